@@ -1,0 +1,1 @@
+"""Phalanx: one logical table made of many Lance tables."""

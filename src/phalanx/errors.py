@@ -1,0 +1,50 @@
+"""Everything Phalanx raises on purpose.
+
+    PhalanxError
+    ├── InvalidSchema      a schema that cannot be stored, or schema JSON that cannot be read
+    ├── InvalidSpec        a partition spec that breaks a rule of the format
+    ├── InvalidPredicate   a `where` that does not parse, bind or compare
+    ├── SchemaMismatch     data or a change that does not fit the namespace schema
+    ├── CommitConflict     another writer committed first, and the two cannot be merged
+    ├── NotPartitioned     the path holds no partitioned namespace
+    ├── UnknownSpec        data written under a spec version that has no definition
+    └── ForeignWrite       someone wrote to a leaf table past Phalanx
+
+A message says what failed, the value, what was expected, and what to do.
+"""
+
+
+class PhalanxError(Exception):
+    """The root of all errors raised by Phalanx."""
+
+
+class InvalidSchema(PhalanxError):
+    """A schema that cannot be stored, or schema JSON that cannot be read."""
+
+
+class InvalidSpec(PhalanxError):
+    """A partition spec that breaks a rule of the format."""
+
+
+class InvalidPredicate(PhalanxError):
+    """A `where` that does not parse, bind or compare."""
+
+
+class SchemaMismatch(PhalanxError):
+    """Data or a change that does not fit the namespace schema."""
+
+
+class CommitConflict(PhalanxError):
+    """Another writer committed first, and the two cannot be merged."""
+
+
+class NotPartitioned(PhalanxError):
+    """The path holds no partitioned namespace."""
+
+
+class UnknownSpec(PhalanxError):
+    """Data written under a spec version that has no definition."""
+
+
+class ForeignWrite(PhalanxError):
+    """Someone wrote to a leaf table past Phalanx."""

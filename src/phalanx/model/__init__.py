@@ -1,0 +1,1 @@
+"""The pure core: schema, transforms, expressions, predicates, specs. No I/O, Lance or Spark."""

@@ -1,0 +1,194 @@
+"""From DataFusion's expression objects to `Node` values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from phalanx.errors import PhalanxError
+from phalanx.model.literals import NotExpressible
+from phalanx.model.session import type_called
+from phalanx.model.syntax import (
+    INFIX_OPERATORS,
+    Call,
+    Case,
+    Cast,
+    Column,
+    InList,
+    LikePattern,
+    Literal,
+    Node,
+)
+
+
+class NotPerRow(PhalanxError):
+    """An aggregate, a window, a subquery or a parameter: not a function of one row."""
+
+
+_NOT_PER_ROW = {
+    "AggregateFunction": "the aggregate function",
+    "WindowFunction": "the window function",
+    "Exists": "the subquery",
+    "InSubquery": "the subquery",
+    "ScalarSubquery": "the subquery",
+    "SetComparison": "the subquery",
+    "OuterReferenceColumn": "the outer column",
+    "Placeholder": "the parameter",
+    "Unnest": "the set-returning function",
+    "Wildcard": "the wildcard",
+    "GroupingSet": "the grouping set",
+}
+_TESTS = {
+    "IsNull": "IS NULL",
+    "IsNotNull": "IS NOT NULL",
+    "IsTrue": "IS TRUE",
+    "IsNotTrue": "IS NOT TRUE",
+    "IsFalse": "IS FALSE",
+    "IsNotFalse": "IS NOT FALSE",
+    "IsUnknown": "IS UNKNOWN",
+    "IsNotUnknown": "IS NOT UNKNOWN",
+}
+
+
+def to_node(expression: Any) -> Node:
+    """The expression as a `Node`; raises `NotPerRow` or `NotExpressible`."""
+    kind = expression.variant_name()
+    if (what := _NOT_PER_ROW.get(kind)) is not None:
+        raise NotPerRow(f"{what} {expression.canonical_name()}")
+    if (test := _TESTS.get(kind)) is not None:
+        return Call(test, (to_node(expression.to_variant().expr()),))
+    if kind == "BinaryExpr":
+        return _binary(expression)
+    if (convert := _CONVERTERS.get(kind)) is not None:
+        return convert(expression)
+    raise NotExpressible(f"{kind} {expression.canonical_name()}")
+
+
+def _binary(expression: Any) -> Node:
+    """A chain of one operator, walked on its left side without recursion: it may be very long."""
+    rights: list[tuple[str, Any]] = []
+    while expression.variant_name() == "BinaryExpr":
+        variant = expression.to_variant()
+        rights.append((variant.op(), variant.right()))
+        expression = variant.left()
+    node = to_node(expression)
+    for operator, right in reversed(rights):
+        if operator not in INFIX_OPERATORS:
+            raise NotExpressible(f"operator {operator}")
+        node = Call(operator, (node, to_node(right)))
+    return node
+
+
+def _alias(expression: Any) -> Node:
+    return to_node(expression.to_variant().expr())
+
+
+def _column(expression: Any) -> Node:
+    return Column((expression.to_variant().name(),))
+
+
+def _literal(expression: Any) -> Node:
+    value = expression.python_value()
+    if not isinstance(value, pa.Scalar):
+        raise NotExpressible(f"literal {expression.canonical_name()}")
+    return Literal(_decoded(value))
+
+
+def _decoded(value: pa.Scalar) -> pa.Scalar:
+    if pt.is_dictionary(value.type):
+        return value.value if value.is_valid else pa.scalar(None, value.type.value_type)
+    if pt.is_string_view(value.type):
+        return value.cast(pa.string())
+    if pt.is_binary_view(value.type):
+        return value.cast(pa.binary())
+    return value
+
+
+def _function(expression: Any) -> Node:
+    name = expression.rex_call_operator()
+    args = tuple(to_node(arg) for arg in expression.rex_call_operands())
+    match name, args:
+        case "get_field", (Column(path=path), Literal(value=key)) if pt.is_string(key.type):
+            return Column((*path, key.as_py()))
+        case "date_part", (Literal(value=part), arg) if pt.is_string(part.type):
+            return Call(name, (Literal(pa.scalar(part.as_py().lower())), arg))
+    return Call(name, args)
+
+
+def _not(expression: Any) -> Node:
+    return Call("NOT", (to_node(expression.to_variant().expr()),))
+
+
+def _negative(expression: Any) -> Node:
+    return Call("-", (to_node(expression.to_variant().expr()),))
+
+
+def _cast(expression: Any) -> Node:
+    target = _target_type(expression.canonical_name())
+    return Cast(to_node(expression.to_variant().expr()), target)
+
+
+def _try_cast(expression: Any) -> Node:
+    target = _target_type(expression.canonical_name())
+    return Cast(to_node(expression.to_variant().expr()), target, strict=False)
+
+
+def _target_type(shown: str) -> pa.DataType:
+    """The type in `CAST(… AS type)`: the binding tells it only as text."""
+    name = shown[shown.rindex(" AS ") + len(" AS ") : -1]
+    try:
+        return type_called(name)
+    except Exception as error:
+        raise NotExpressible(f"cast to {name}") from error
+
+
+def _in_list(expression: Any) -> Node:
+    variant = expression.to_variant()
+    items = tuple(to_node(item) for item in variant.list())
+    return InList(to_node(variant.expr()), items, variant.negated())
+
+
+def _like(expression: Any) -> Node:
+    variant = expression.to_variant()
+    if variant.escape_char() not in (None, "", "\\"):
+        raise NotExpressible(f"LIKE with ESCAPE '{variant.escape_char()}'")
+    sensitive = "ilike" not in expression.rex_call_operator()
+    pattern = to_node(variant.pattern())
+    return LikePattern(to_node(variant.expr()), pattern, variant.negated(), sensitive)
+
+
+def _between(expression: Any) -> Node:
+    variant = expression.to_variant()
+    arg, low, high = (to_node(part()) for part in (variant.expr, variant.low, variant.high))
+    if variant.negated():
+        return Call("OR", (Call("<", (arg, low)), Call(">", (arg, high))))
+    return Call("AND", (Call(">=", (arg, low)), Call("<=", (arg, high))))
+
+
+def _case(expression: Any) -> Node:
+    variant = expression.to_variant()
+    operand, otherwise = variant.expr(), variant.else_expr()
+    return Case(
+        None if operand is None else to_node(operand),
+        tuple((to_node(when), to_node(then)) for when, then in variant.when_then_expr()),
+        None if otherwise is None else to_node(otherwise),
+    )
+
+
+_CONVERTERS: dict[str, Callable[[Any], Node]] = {
+    "Alias": _alias,
+    "Column": _column,
+    "Literal": _literal,
+    "ScalarFunction": _function,
+    "Not": _not,
+    "Negative": _negative,
+    "Cast": _cast,
+    "TryCast": _try_cast,
+    "InList": _in_list,
+    "Like": _like,
+    "Between": _between,
+    "Case": _case,
+}

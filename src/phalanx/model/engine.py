@@ -1,0 +1,245 @@
+"""SQL text to typed expressions, and typed expressions to Arrow arrays, through DataFusion.
+
+`bind` lets DataFusion do what it is best at: resolve names, coerce types, fold constants, push
+NOT down, and turn `date_part('year', ts) = 2025` into a range.
+
+The hash functions of the format are not DataFusion's. They are lifted out of an expression,
+computed on Arrow arrays and put back as columns, so that each has one vectorised implementation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from datafusion import DataFrame
+
+from phalanx.errors import InvalidSchema, InvalidSpec, PhalanxError
+from phalanx.model.conversion import NotPerRow, to_node
+from phalanx.model.murmur3 import murmur3, murmur3_multi
+from phalanx.model.names import resolve_path
+from phalanx.model.session import LIFTED_FUNCTIONS, relation, typed_as
+from phalanx.model.syntax import Call, Cast, Column, Node, to_sql, transform
+
+_MENTIONS_LIFTED = re.compile("|".join(sorted(LIFTED_FUNCTIONS)), re.IGNORECASE)
+_LIFTED_TYPES = {"murmur3": pa.int32(), "murmur3_multi": pa.int32(), "md5_int": pa.int64()}
+_NAME = r'(?:"(?:[^"]|"")*"|[^\s".]+)'
+_UNKNOWN_COLUMN = re.compile(rf"No field named ({_NAME}(?:\.{_NAME})*)\.")
+_VALUE = "value"
+_HEX_VALUES = np.zeros(256, dtype=np.uint8)
+_HEX_VALUES[[*b"0123456789abcdef"]] = range(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A type-checked, simplified expression and its Arrow type."""
+
+    node: Node
+    type: pa.DataType
+
+
+class BadExpression(PhalanxError):
+    """A text that is no valid expression over the given columns; says why, in one sentence."""
+
+
+def parse(text: str, schema: pa.Schema) -> Node:
+    """The text as written: names resolved, but nothing coerced or folded."""
+    expression, aliases = _parse(text, schema)
+    return _resolved(_node(expression), schema, aliases)
+
+
+def bind(text: str, schema: pa.Schema) -> Bound:
+    """The text type-checked against the schema and simplified."""
+    expression, aliases = _parse(text, schema)
+    if aliases or _MENTIONS_LIFTED.search(text):
+        return bind_node(_resolved(_node(expression), schema, aliases), schema)
+    try:
+        return _simplified(expression, typed_as(schema))
+    except BadExpression:
+        written = _node(expression)
+        exact = _resolved(written, schema, aliases)
+        if exact == written:
+            raise
+        # A field inside a struct is there in another letter case.
+        return bind_node(exact, schema)
+
+
+def bind_node(node: Node, schema: pa.Schema) -> Bound:
+    """A parsed expression type-checked against the schema and simplified."""
+    lifted: dict[str, Call] = {}
+
+    def lift(part: Node) -> Node:
+        if not isinstance(part, Call) or part.name not in LIFTED_FUNCTIONS:
+            return part
+        _check_lifted(part, _with_lifted(schema, lifted))
+        name = f"__lifted_{len(lifted)}__"
+        lifted[name] = part
+        return Column((name,))
+
+    def lower(part: Node) -> Node:
+        if isinstance(part, Column) and part.path[0] in lifted:
+            return transform(lifted[part.path[0]], lower)
+        return part
+
+    rest = to_sql(transform(node, lift))
+    frame = typed_as(_with_lifted(schema, lifted))
+    bound = _simplified(frame.parse_sql_expr(rest), frame)
+    return Bound(transform(bound.node, lower), bound.type)
+
+
+def evaluate(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
+    """The expression's value for each of the rows."""
+    available = dict(columns)
+
+    def compute(part: Node) -> Node:
+        if not isinstance(part, Call) or part.name not in LIFTED_FUNCTIONS:
+            return part
+        name = f"__lifted_{len(available)}__"
+        available[name] = _evaluate_lifted(part, available, rows)
+        return Column((name,))
+
+    rest = transform(node, compute)
+    if isinstance(rest, Column) and len(rest.path) == 1:
+        return available[rest.path[0]]
+    return evaluate_sql(to_sql(rest), available, rows)
+
+
+def evaluate_sql(sql: str, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
+    """The value of SQL that Phalanx wrote, and that calls no lifted function, for each row."""
+    # A batch without columns could not tell how many rows it has.
+    arrays, names = [*columns.values(), pa.nulls(rows)], [*columns, "__rows__"]
+    frame = relation(pa.RecordBatch.from_arrays(arrays, names=names))
+    try:
+        selected = frame.select(frame.parse_sql_expr(sql).alias(_VALUE))
+        data_type = selected.schema().field(0).type
+        batches = selected.collect()
+    except Exception as error:
+        raise BadExpression(_sentence(error)) from None
+    chunks = [batch.column(0) for batch in batches]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], data_type)
+
+
+def _parse(text: str, schema: pa.Schema) -> tuple[Any, dict[str, str]]:
+    """DataFusion's parse, and the column meant by each name that matches only without case."""
+    aliases: dict[str, str] = {}
+    while True:
+        known = [pa.field(name, schema.field(exact).type) for name, exact in aliases.items()]
+        try:
+            return typed_as(pa.schema([*schema, *known])).parse_sql_expr(text), aliases
+        except Exception as error:
+            path = _unknown_column(str(error))
+            if path is None or path[0] in aliases:
+                raise BadExpression(_sentence(error)) from None
+        aliases[path[0]] = _exact_path(path[:1], schema)[0]
+
+
+def _unknown_column(message: str) -> tuple[str, ...] | None:
+    if (match := _UNKNOWN_COLUMN.search(message)) is None:
+        return None
+    return tuple(
+        name[1:-1].replace('""', '"') if name.startswith('"') else name
+        for name in re.findall(_NAME, match[1])
+    )
+
+
+def _exact_path(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
+    try:
+        return resolve_path(path, schema)
+    except InvalidSchema as error:
+        raise BadExpression(str(error)) from None
+
+
+def _node(expression: Any) -> Node:
+    try:
+        return to_node(expression)
+    except NotPerRow as error:
+        raise BadExpression(
+            _sentence(error) + " is not a value of one row. "
+            "Use columns, constants and scalar functions only."
+        ) from None
+
+
+def _resolved(node: Node, schema: pa.Schema, aliases: Mapping[str, str]) -> Node:
+    def exact(part: Node) -> Node:
+        if not isinstance(part, Column):
+            return part
+        first = aliases.get(part.path[0], part.path[0])
+        return Column(_exact_path((first, *part.path[1:]), schema))
+
+    return transform(node, exact)
+
+
+def _simplified(expression: Any, frame: DataFrame) -> Bound:
+    try:
+        selected = frame.select(expression.alias(_VALUE))
+        data_type = selected.schema().field(0).type
+        plan = selected.optimized_logical_plan()
+        (below,) = plan.inputs()
+    except Exception as error:
+        raise BadExpression(_sentence(error)) from None
+    if type(below.to_variant()).__name__ != "TableScan":
+        # DataFusion has moved a window or a subquery out of the expression: ask for its name.
+        _node(expression)
+    return Bound(_node(plan.to_variant().projections()[0]), data_type)
+
+
+def _with_lifted(schema: pa.Schema, lifted: Mapping[str, Call]) -> pa.Schema:
+    extra = [pa.field(name, _LIFTED_TYPES[call.name]) for name, call in lifted.items()]
+    return pa.schema([*schema, *extra])
+
+
+def _check_lifted(call: Call, schema: pa.Schema) -> None:
+    """Try the function on no rows: it refuses what it cannot hash."""
+    if not call.args or (call.name != "murmur3_multi" and len(call.args) != 1):
+        raise BadExpression(f"{call.name} takes one argument, not {len(call.args)}.")
+    empty = {field.name: pa.array([], field.type) for field in schema}
+    try:
+        _evaluate_lifted(call, empty, 0)
+    except InvalidSpec as error:
+        raise BadExpression(str(error)) from None
+
+
+def _evaluate_lifted(call: Call, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
+    match call.name:
+        case "murmur3":
+            return murmur3(_argument(call.args[0], columns, rows))
+        case "murmur3_multi":
+            return murmur3_multi(*(_argument(arg, columns, rows) for arg in call.args))
+        case "md5_int":
+            digest = Cast(Call("md5", call.args), pa.string())
+            return _leading_int64(evaluate_sql(to_sql(digest), columns, rows))
+    raise AssertionError(call.name)
+
+
+def _argument(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
+    if isinstance(node, Column) and len(node.path) == 1:
+        return columns[node.path[0]]
+    return evaluate_sql(to_sql(node), columns, rows)
+
+
+def _leading_int64(hexed: pa.Array) -> pa.Array:
+    """The first 8 bytes of each hex digest as a big-endian signed integer."""
+    present = hexed.is_valid().to_numpy(zero_copy_only=False)
+    numbers = np.zeros(len(hexed), dtype=np.int64)
+    digests = hexed.drop_null().cast(pa.binary()).cast(pa.binary(32))
+    if len(digests):
+        text = np.frombuffer(digests.buffers()[1], np.uint8, 32 * len(digests), 32 * digests.offset)
+        nibbles = _HEX_VALUES[text.reshape(-1, 32)[:, :16]]
+        leading = np.ascontiguousarray(nibbles[:, ::2] << 4 | nibbles[:, 1::2])
+        numbers[present] = leading.view(">i8").ravel()
+    return pa.array(numbers, mask=~present)
+
+
+def _sentence(error: BaseException) -> str:
+    """The innermost reason DataFusion gives, without its chain of causes and its hints."""
+    message = str(error).strip().split("caused by")[-1].strip().splitlines()[0]
+    message = re.sub(r"__row_\d+__\.|, metadata: \{[^}]*\}", "", message)
+    message = re.sub(
+        r"^(?:DataFusion error: |[A-Z][A-Za-z]* error: |Error during planning: )+", "", message
+    )
+    message = re.sub(r'^ParserError\("(.*)"\)$', r"\1", message)
+    return re.sub(r'^TokenizerError\("(.*)"\)$', r"\1", message)

@@ -1,0 +1,132 @@
+"""New spec versions from old ones (format: Partition Evolution, Field ID Reuse)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from phalanx.errors import InvalidSchema, InvalidSpec
+from phalanx.model.expression import checked
+from phalanx.model.partition_by import (
+    CustomExpression,
+    PartitionBy,
+    PartitionTerm,
+    partition_terms,
+)
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionField, PartitionSpec, check_source_count
+from phalanx.model.transform import IDENTITY, Transform
+
+
+def next_spec(
+    partition_by: PartitionBy, schema: Schema, earlier: Mapping[int, PartitionSpec]
+) -> PartitionSpec:
+    """The spec version that follows the earlier ones, its field ids reused as the format demands.
+
+    A field that means the same as an earlier one gets its id; an id never means anything else.
+    """
+    by_meaning: dict[object, PartitionField] = {}
+    by_id: dict[str, PartitionField] = {}
+    for _, spec in sorted(earlier.items()):
+        for field in spec.fields:
+            by_meaning.setdefault(field.meaning, field)
+            by_id.setdefault(field.field_id, field)
+    fields: list[PartitionField] = []
+    for term in partition_terms(partition_by):
+        field = _field(term, schema, by_id)
+        if (same := by_meaning.get(field.meaning)) is not None:
+            field = _reused(field, term, same)
+        elif field.field_id in by_id:
+            raise InvalidSpec(
+                f"Cannot use the field id {field.field_id!r} for {field.label(schema)}: it means "
+                f"{by_id[field.field_id].label(schema)}, and an id keeps its meaning for ever. "
+                "Choose another."
+            )
+        by_id.setdefault(field.field_id, field)
+        fields.append(field)
+    return PartitionSpec(max(earlier, default=0) + 1, tuple(fields))
+
+
+def check_specs(specs: Mapping[int, PartitionSpec]) -> None:
+    """Refuse specs stored under another id than their own, and field ids with two meanings."""
+    by_id: dict[str, PartitionField] = {}
+    for number, spec in sorted(specs.items()):
+        if spec.id != number:
+            raise InvalidSpec(
+                f"partition_spec_v{number} holds the spec {spec.id}: the two must be equal."
+            )
+        for field in spec.fields:
+            first = by_id.setdefault(field.field_id, field)
+            if first.meaning != field.meaning:
+                raise InvalidSpec(
+                    f"The field id {field.field_id!r} has one meaning in an earlier spec and "
+                    f"another in spec {number}. An id must keep its meaning."
+                )
+
+
+def _field(
+    term: PartitionTerm, schema: Schema, taken: Mapping[str, PartitionField]
+) -> PartitionField:
+    try:
+        source_ids = tuple(schema.id_of(column) for column in term.columns)
+    except InvalidSchema as error:
+        raise InvalidSpec(f"Cannot partition by {', '.join(term.columns)}: {error}") from None
+    types = [schema.type_of(source) for source in source_ids]
+    match term.derivation:
+        case CustomExpression(sql=sql, result_type=result_type):
+            derivation = checked(sql, types, result_type)
+        case Transform() as derivation:
+            check_source_count(derivation, len(types))
+            result_type = derivation.result_type(*types)
+    names = [".".join(schema.path_of(source) or ()) for source in source_ids]
+    field_id = term.field_id
+    if field_id is None:
+        field_id = _default_id(term, derivation, names, source_ids, taken)
+    return PartitionField(field_id, source_ids, derivation, result_type)
+
+
+def _default_id(
+    term: PartitionTerm,
+    derivation: Transform,
+    names: list[str],
+    source_ids: tuple[int, ...],
+    taken: Mapping[str, PartitionField],
+) -> str:
+    for field in taken.values():
+        if (
+            field.meaning
+            == PartitionField("any", source_ids, derivation, field.result_type).meaning
+        ):
+            return field.field_id
+    if isinstance(term.derivation, CustomExpression) or any("." in name for name in names):
+        raise InvalidSpec(
+            f"Cannot name the partition field {derivation.label(*names)}: expressions and nested "
+            "columns have no default field id. Give one with field_id=…"
+        )
+    return next(name for name in _candidates(derivation, names) if name not in taken)
+
+
+def _candidates(derivation: Transform, names: list[str]) -> Iterator[str]:
+    stem = names[0] if derivation == IDENTITY else "_".join([*names, derivation.name])
+    yield stem
+    parameters = "_".join(map(str, derivation.parameters.values()))
+    if parameters:
+        stem = f"{stem}_{parameters}"
+        yield stem
+    number = 2
+    while True:
+        yield f"{stem}_{number}"
+        number += 1
+
+
+def _reused(field: PartitionField, term: PartitionTerm, same: PartitionField) -> PartitionField:
+    if term.field_id not in (None, same.field_id):
+        raise InvalidSpec(
+            f"Cannot use the field id {term.field_id!r}: an earlier spec has the same field as "
+            f"{same.field_id!r}, and the format demands that id again."
+        )
+    if field.result_type != same.result_type:
+        raise InvalidSpec(
+            f"Cannot give the partition field {same.field_id!r} the result type "
+            f"{field.result_type}: its manifest column holds {same.result_type}."
+        )
+    return same

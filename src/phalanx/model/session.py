@@ -1,0 +1,82 @@
+"""The one DataFusion session: what it knows, what it must not do, and relations to ask about."""
+
+from __future__ import annotations
+
+import itertools
+from functools import lru_cache
+
+import pyarrow as pa
+from datafusion import DataFrame, SessionConfig, SessionContext, udf
+
+# Lifted out of an expression before DataFusion runs it (see `engine`).
+LIFTED_FUNCTIONS = frozenset({"murmur3", "murmur3_multi", "md5_int"})
+
+# Only simplification is wanted: the other rules cost time, and some hide parts of the expression.
+_UNWANTED_RULES = (
+    *("rewrite_set_comparison", "optimize_unions", "replace_distinct_aggregate"),
+    *("eliminate_join", "decorrelate_predicate_subquery", "scalar_subquery_to_join"),
+    *("decorrelate_lateral_join", "extract_equijoin_predicate", "eliminate_duplicated_expr"),
+    *("eliminate_filter", "eliminate_cross_join", "eliminate_limit", "propagate_empty_relation"),
+    *("filter_null_join_keys", "eliminate_outer_join", "push_down_limit", "push_down_filter"),
+    *("single_distinct_aggregation_to_group_by", "eliminate_group_by_constant"),
+    *("common_sub_expression_eliminate", "optimize_projections"),
+    *("extract_leaf_expressions", "push_down_leaf_projections"),
+)
+_names = itertools.count()
+
+
+@lru_cache(maxsize=1)
+def session() -> SessionContext:
+    """The session that every expression goes through."""
+    config = SessionConfig(
+        {
+            "datafusion.sql_parser.enable_ident_normalization": "false",
+            "datafusion.catalog.information_schema": "true",
+            "datafusion.execution.target_partitions": "1",
+        }
+    )
+    context = SessionContext(config)
+    for rule in _UNWANTED_RULES:
+        context.remove_optimizer_rule(rule)
+    for name in LIFTED_FUNCTIONS:
+        context.register_udf(udf(_known_by_name_only, [pa.string()], pa.int64(), "immutable", name))
+    return context
+
+
+def _known_by_name_only(values: pa.Array) -> pa.Array:
+    raise AssertionError("a lifted function is computed before DataFusion runs")
+
+
+@lru_cache(maxsize=1)
+def volatile_functions() -> frozenset[str]:
+    """The functions whose value depends on the time, the session or chance."""
+    rows = session().sql(
+        "SELECT routine_name FROM information_schema.routines WHERE NOT is_deterministic"
+    )
+    # DataFusion calls these deterministic, yet they tell of the session or the file read.
+    return frozenset(rows.to_pydict()["routine_name"]) | {"version", "arrow_metadata"}
+
+
+@lru_cache(maxsize=256)
+def typed_as(schema: pa.Schema) -> DataFrame:
+    """An empty relation with the given columns, to bind expressions against."""
+    arrays = [pa.array([], field.type) for field in schema]
+    return relation(pa.RecordBatch.from_arrays(arrays, schema=schema.remove_metadata()))
+
+
+def relation(batch: pa.RecordBatch) -> DataFrame:
+    """The batch as a relation that lives as long as the returned frame."""
+    name = f"__row_{next(_names)}__"
+    session().register_record_batches(name, [[batch]])
+    try:
+        return session().table(name)
+    finally:
+        session().deregister_table(name)
+
+
+@lru_cache(maxsize=1024)
+def type_called(name: str) -> pa.DataType:
+    """The Arrow type behind DataFusion's name for it."""
+    frame = session().sql(f"SELECT arrow_cast(NULL, '{name}') AS value")
+    data_type: pa.DataType = frame.schema().field(0).type
+    return data_type

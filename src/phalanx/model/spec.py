@@ -1,0 +1,220 @@
+"""Partition specs and their fields (format: Partition Spec), and the JSON they are stored as."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phalanx.errors import InvalidSchema, InvalidSpec
+from phalanx.model.arrow_json import type_from_json, type_to_json
+from phalanx.model.expression import Expression, checked, parsed
+from phalanx.model.schema import Schema
+from phalanx.model.syntax import Node
+from phalanx.model.transform import Transform
+from phalanx.model.transforms import transform_from_json
+
+_COLUMN_PREFIX = "partition_field_"
+_FIELD_ID = re.compile(r"[^.`\x00-\x1f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One level of partitioning: how a partition value comes from source columns."""
+
+    field_id: str
+    source_ids: tuple[int, ...]
+    derivation: Transform
+    result_type: pa.DataType
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.field_id, str) or not _FIELD_ID.fullmatch(self.field_id):
+            raise InvalidSpec(
+                f"Cannot use the field id {self.field_id!r}: it names a manifest column, so it "
+                "must be text without dots, backticks and control characters."
+            )
+
+    @property
+    def transform(self) -> Transform | None:
+        """The well-known transform; None for a custom expression."""
+        return None if isinstance(self.derivation, Expression) else self.derivation
+
+    @property
+    def expression(self) -> str | None:
+        """The custom expression; None for a well-known transform."""
+        return self.derivation.text if isinstance(self.derivation, Expression) else None
+
+    @property
+    def column(self) -> str:
+        """The manifest column that holds the partition value."""
+        return _COLUMN_PREFIX + self.field_id
+
+    @property
+    def meaning(self) -> tuple[tuple[int, ...], Transform | Node]:
+        """What decides whether two fields are the same one (format: Field ID Reuse)."""
+        derivation = self.derivation
+        return (
+            self.source_ids,
+            derivation.node if isinstance(derivation, Expression) else derivation,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The field as the format's JSON object, keys in the order of Appendix E."""
+        derived: dict[str, Any] = (
+            {"transform": self.derivation.to_json()}
+            if self.expression is None
+            else {"expression": self.expression}
+        )
+        return {
+            "field_id": self.field_id,
+            "source_ids": list(self.source_ids),
+            **derived,
+            "result_type": type_to_json(self.result_type),
+        }
+
+    @classmethod
+    def from_json(cls, obj: object) -> PartitionField:
+        """The field that a JSON object describes; `InvalidSpec` says what is wrong with it."""
+        if not isinstance(obj, dict):
+            raise InvalidSpec(f"Cannot read the partition field {obj!r}: expected an object.")
+        field_id, source_ids = obj.get("field_id"), obj.get("source_ids")
+        if not isinstance(field_id, str):
+            raise InvalidSpec(f"Cannot read the partition field {obj!r}: field_id must be text.")
+        if not isinstance(source_ids, list) or not all(map(_is_id, source_ids)):
+            raise InvalidSpec(
+                f"Cannot read the partition field {field_id!r}: source_ids is {source_ids!r}, "
+                "expected a list of field ids."
+            )
+        if ("transform" in obj) == ("expression" in obj):
+            raise InvalidSpec(
+                f"Cannot read the partition field {field_id!r}: expected exactly one of "
+                "transform and expression."
+            )
+        try:
+            result_type = type_from_json(obj.get("result_type"))
+        except InvalidSchema as error:
+            raise InvalidSpec(
+                f"Cannot read the result_type of partition field {field_id!r}: {error}"
+            ) from None
+        if "transform" in obj:
+            derivation = transform_from_json(obj["transform"])
+        else:
+            derivation = parsed(obj["expression"], len(source_ids), result_type)
+        return cls(field_id, tuple(source_ids), derivation, result_type)
+
+    def check(self, schema: Schema) -> None:
+        """Refuse sources that are not there or do not fit, and a result type that is not exact."""
+        paths = [schema.path_of(source) for source in self.source_ids]
+        for source, path in zip(self.source_ids, paths, strict=True):
+            if path is None:
+                raise InvalidSpec(
+                    f"Partition field {self.field_id!r} has source id {source}, which the schema "
+                    f"does not have. Its columns are {', '.join(schema.names)}."
+                )
+        check_source_count(self.derivation, len(self.source_ids))
+        types = [schema.type_of(source) for source in self.source_ids]
+        if self.expression is not None:
+            checked(self.expression, types, self.result_type)
+        expected = self.derivation.result_type(*types)
+        if expected != self.result_type:
+            raise InvalidSpec(
+                f"Partition field {self.field_id!r} declares the result type {self.result_type}, "
+                f"but {self.label(schema)} gives {expected}."
+            )
+
+    def label(self, schema: Schema) -> str:
+        """How people write the field: `bucket(16, id)`."""
+        paths = (schema.path_of(source) for source in self.source_ids)
+        names = ("NULL" if path is None else ".".join(path) for path in paths)
+        return self.derivation.label(*names)
+
+    def apply(self, rows: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Array:
+        """The partition value of every row; a source that is gone counts as NULL."""
+        paths = [schema.path_of(source) for source in self.source_ids]
+        if paths and all(path is None for path in paths) and self.expression is None:
+            return pa.nulls(rows.num_rows, self.result_type)
+        columns = [pa.nulls(rows.num_rows) if p is None else _column(rows, p) for p in paths]
+        return self.derivation.apply(*columns)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """A version of the partitioning: its id and its fields, outermost level first."""
+
+    id: int
+    fields: tuple[PartitionField, ...]
+
+    def __post_init__(self) -> None:
+        if not _is_id(self.id) or self.id < 1:
+            raise InvalidSpec(f"Cannot use the spec id {self.id!r}: ids are 1, 2, 3, …")
+        seen: dict[Any, PartitionField] = {}
+        for field in self.fields:
+            for same in (field.field_id, field.meaning):
+                if (other := seen.setdefault(same, field)) is not field:
+                    raise InvalidSpec(
+                        f"Spec {self.id} has the field {other.field_id!r} twice. Remove one."
+                        if other.field_id == field.field_id
+                        else f"Spec {self.id} has {other.field_id!r} and {field.field_id!r}, which "
+                        "mean the same. Remove one."
+                    )
+
+    def to_json(self) -> str:
+        """The value of the manifest's `partition_spec_v<N>`: compact, keys as in Appendix E."""
+        obj = {"id": self.id, "fields": [field.to_json() for field in self.fields]}
+        return json.dumps(obj, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> PartitionSpec:
+        """The spec in a `partition_spec_v<N>` value; `InvalidSpec` says what is wrong with it."""
+        try:
+            obj = json.loads(text)
+        except (ValueError, TypeError) as error:
+            raise InvalidSpec(f"Cannot read the partition spec {text!r}: {error}.") from None
+        if not isinstance(obj, dict) or not isinstance(obj.get("fields"), list):
+            raise InvalidSpec(
+                f"Cannot read the partition spec {text!r}: expected an object with id and fields."
+            )
+        fields = tuple(PartitionField.from_json(item) for item in obj["fields"])
+        return cls(obj.get("id", 0), fields)
+
+    def check(self, schema: Schema) -> None:
+        """Refuse fields that do not fit the schema."""
+        for field in self.fields:
+            field.check(schema)
+
+    def label(self, schema: Schema) -> str:
+        """How people write the spec: `year(ts), bucket(16, id), country`."""
+        return ", ".join(field.label(schema) for field in self.fields)
+
+    def partition_values(self, rows: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
+        """The partition values of every row, one column for each field, named by its id."""
+        arrays = [field.apply(rows, schema) for field in self.fields]
+        columns = pa.schema([(field.field_id, field.result_type) for field in self.fields])
+        return pa.Table.from_arrays(arrays, schema=columns)
+
+
+def check_source_count(derivation: Transform, count: int) -> None:
+    """Refuse sources too many or too few for the transform."""
+    if isinstance(derivation, Expression) or derivation.name == "multi_bucket":
+        if count < 1:
+            raise InvalidSpec(f"{derivation.name} needs at least one source column.")
+    elif count != 1:
+        raise InvalidSpec(f"{derivation.name} takes one source column, not {count}.")
+
+
+def _is_id(source: object) -> bool:
+    return isinstance(source, int) and not isinstance(source, bool)
+
+
+def _column(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array:
+    column = rows.column(path[0])
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    for name in path[1:]:
+        column = pc.struct_field(column, name)
+    return column

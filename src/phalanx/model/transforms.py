@@ -1,0 +1,42 @@
+"""All well-known transforms, by the names the format gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from phalanx.errors import InvalidSpec
+from phalanx.model.buckets import Bucket, MultiBucket
+from phalanx.model.calendar_parts import DATE_CHAIN
+from phalanx.model.transform import IDENTITY, Transform
+from phalanx.model.truncate import Truncate
+
+
+def transform_from_json(obj: object) -> Transform:
+    """The transform a `transform` object describes; `InvalidSpec` for anything else."""
+    if not isinstance(obj, dict) or not isinstance(obj.get("type"), str):
+        raise InvalidSpec(f"Cannot read the transform {obj!r}: expected an object with a type.")
+    kind = obj["type"]
+    if (transform := _WITHOUT_PARAMETERS.get(kind)) is not None:
+        expected: set[str] = set()
+    elif kind in _WITH_PARAMETER:
+        expected = {_WITH_PARAMETER[kind][1]}
+    else:
+        known = ", ".join([*_WITHOUT_PARAMETERS, *_WITH_PARAMETER])
+        raise InvalidSpec(f"Unknown transform type {kind!r}: expected one of {known}.")
+    if set(obj) - {"type"} != expected:
+        wanted = ", ".join(sorted(expected)) or "none"
+        raise InvalidSpec(f"Cannot read the transform {obj!r}: {kind} has parameters: {wanted}.")
+    if transform is not None:
+        return transform
+    make, parameter = _WITH_PARAMETER[kind]
+    return make(obj[parameter])
+
+
+_WITHOUT_PARAMETERS: dict[str, Transform] = {
+    transform.name: transform for transform in (IDENTITY, *DATE_CHAIN)
+}
+_WITH_PARAMETER: dict[str, tuple[Callable[[int], Transform], str]] = {
+    "bucket": (Bucket, "num_buckets"),
+    "multi_bucket": (MultiBucket, "num_buckets"),
+    "truncate": (Truncate, "width"),
+}

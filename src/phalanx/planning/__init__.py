@@ -1,0 +1,1 @@
+"""Pure planning: predicate and specs to manifest filters, and specs to join keys."""

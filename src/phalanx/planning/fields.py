@@ -1,0 +1,90 @@
+"""The fields of a spec as they stand over a schema: where their sources are, and how to ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from phalanx.model import engine
+from phalanx.model.literals import has_utc_meaning
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.syntax import Column, Node, transform
+from phalanx.model.transform import Transform
+
+Path: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundField:
+    """A partition field over a schema."""
+
+    field: PartitionField
+    sources: tuple[Path | None, ...]
+    types: tuple[pa.DataType, ...]
+    term: Node | None
+
+    @property
+    def target(self) -> Column:
+        """The manifest column of the partition value."""
+        return Column((self.field.column,))
+
+    @property
+    def derivation(self) -> Transform:
+        """What computes the partition value."""
+        return self.field.derivation
+
+    @property
+    def source(self) -> Path | None:
+        """The one source column; None where there are several, or it is gone."""
+        return self.sources[0] if len(self.sources) == 1 else None
+
+
+@lru_cache(maxsize=256)
+def bound_fields(spec: PartitionSpec, schema: Schema) -> tuple[BoundField, ...]:
+    """The fields of the spec over the schema."""
+    return tuple(_bound(field, schema) for field in spec.fields)
+
+
+def _bound(field: PartitionField, schema: Schema) -> BoundField:
+    sources = tuple(schema.path_of(source) for source in field.source_ids)
+    types = tuple(
+        pa.null() if path is None else _decoded(schema.type_of(source))
+        for source, path in zip(field.source_ids, sources, strict=True)
+    )
+    return BoundField(field, sources, types, _term(field, sources, types, schema))
+
+
+def _decoded(data_type: pa.DataType) -> pa.DataType:
+    return data_type.value_type if pt.is_dictionary(data_type) else data_type
+
+
+def _term(
+    field: PartitionField,
+    sources: tuple[Path | None, ...],
+    types: tuple[pa.DataType, ...],
+    schema: Schema,
+) -> Node | None:
+    """The field's own expression over the columns, as a query that uses it would be simplified.
+
+    None where the two would not mean the same: SQL takes calendar parts in the column's zone.
+    """
+    if None in sources or not all(has_utc_meaning(kind) for kind in types):
+        return None
+    by_name = {f"col{place}": path for place, path in enumerate(sources)}
+
+    def named(part: Node) -> Node:
+        if isinstance(part, Column) and (path := by_name.get(part.path[0])) is not None:
+            return Column(path)
+        return part
+
+    placeholders = pa.schema([(name, pa.null()) for name in by_name])
+    try:
+        parsed = engine.parse(field.derivation.sql(*types), placeholders)
+        return engine.bind_node(transform(parsed, named), schema.arrow).node
+    except engine.BadExpression:
+        return None

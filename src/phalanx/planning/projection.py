@@ -1,0 +1,272 @@
+"""What a predicate on rows says about the partition values of one spec.
+
+Leaves go through the transform of each field alone. Two things need more than one field at once:
+finite sets of values, which give whole tuples of partition values; and ranges over the date
+chain, where year, month, day and hour compare like digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from phalanx.errors import PhalanxError
+from phalanx.model.buckets import MultiBucket
+from phalanx.model.predicate import (
+    FALSE,
+    TRUE,
+    Always,
+    And,
+    Compare,
+    In,
+    IsNull,
+    Leaf,
+    Like,
+    NotIn,
+    NotNull,
+    Opaque,
+    Or,
+    Predicate,
+    all_of,
+    any_of,
+    conjuncts,
+    leaves,
+    to_datafusion,
+)
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
+from phalanx.model.syntax import Column, columns
+from phalanx.model.transform import Projection
+from phalanx.model.uncast import uncast_comparison, uncast_membership
+from phalanx.planning.date_chain import chain_of, ends_on_a_part, project_chain
+from phalanx.planning.fields import BoundField, Path, bound_fields
+from phalanx.planning.points import points_of, project_points
+
+_MOST_DISJUNCTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What became of one condition under a spec, and why."""
+
+    condition: str
+    pushed: str | None
+    exact: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpecProjection:
+    """A predicate as one spec sees it.
+
+    `filter` is over the spec's manifest columns; `residual` is what the scan still has to apply
+    to every partition that passes; `reasons` say why, condition by condition.
+    """
+
+    spec_id: int
+    filter: Predicate
+    residual: Predicate
+    reasons: tuple[Reason, ...]
+
+    @property
+    def fail_open(self) -> tuple[Reason, ...]:
+        """The conditions on partition sources that prune nothing here."""
+        return tuple(reason for reason in self.reasons if reason.why and reason.pushed is None)
+
+
+def project_on_spec(predicate: Predicate, spec: PartitionSpec, schema: Schema) -> SpecProjection:
+    """Project the predicate inclusively on the fields of the spec."""
+    fields = bound_fields(spec, schema)
+    found = _project(predicate, fields)
+    parts = conjuncts(predicate)
+    residual = all_of(part for part in parts if not _is_exact(part, fields))
+    reasons = tuple(_reason(part, fields) for part in parts)
+    return SpecProjection(spec.id, found, FALSE if found == FALSE else residual, reasons)
+
+
+def _project(predicate: Predicate, fields: Sequence[BoundField]) -> Predicate:
+    cases = _disjuncts(predicate)
+    if cases is not None:
+        return any_of(_project_conjunction(case, fields) for case in cases)
+    match predicate:
+        case And(parts=parts):
+            return all_of(_project(part, fields) for part in parts)
+        case Or(parts=parts):
+            return any_of(_project(part, fields) for part in parts)
+    return TRUE
+
+
+_Conjunction: TypeAlias = tuple[Leaf | Opaque, ...]
+
+
+def _disjuncts(predicate: Predicate) -> list[_Conjunction] | None:
+    """The predicate as alternatives of leaves that hold together; None if there are too many."""
+    match predicate:
+        case Always(value=value):
+            return [()] if value else []
+        case Or(parts=parts):
+            cases: list[_Conjunction] = []
+            for part in parts:
+                inner = _disjuncts(part)
+                if inner is None or len(cases) + len(inner) > _MOST_DISJUNCTS:
+                    return None
+                cases += inner
+            return cases
+        case And(parts=parts):
+            products: list[_Conjunction] = [()]
+            for part in parts:
+                inner = _disjuncts(part)
+                if inner is None or len(products) * len(inner) > _MOST_DISJUNCTS:
+                    return None
+                products = [one + other for one in products for other in inner]
+            return products
+    return [(predicate,)]
+
+
+def _project_conjunction(
+    leaves: Sequence[Leaf | Opaque], fields: Sequence[BoundField]
+) -> Predicate:
+    points = points_of(leaves)
+    if points is None:
+        return FALSE
+    found: list[Predicate] = list(project_points(fields, points))
+    ranges: dict[Path, list[Compare]] = {}
+    for leaf in leaves:
+        if isinstance(leaf, Opaque):
+            continue
+        path = leaf.term.path if isinstance(leaf.term, Column) else None
+        if isinstance(leaf, Compare) and path is not None and path not in points:
+            ranges.setdefault(path, []).append(leaf)
+        for field in fields:
+            if path in field.sources and (
+                all(source in points for source in field.sources)
+                or _is_in_chain(leaf, field, fields)
+            ):
+                continue
+            if (projection := _project_leaf(leaf, field)) is not None:
+                found.append(projection.predicate)
+    for path, bounds in ranges.items():
+        if chain := chain_of(path, fields):
+            found.append(project_chain(bounds, chain))
+    return all_of(_distinct(found))
+
+
+def _is_in_chain(leaf: Leaf, field: BoundField, fields: Sequence[BoundField]) -> bool:
+    """Whether the date chain speaks for this field: it does so for ranges."""
+    if not isinstance(leaf, Compare) or field.source is None:
+        return False
+    return field in chain_of(field.source, fields)
+
+
+def _distinct(parts: Iterable[Predicate]) -> Iterator[Predicate]:
+    """The parts without those that render alike."""
+    seen: set[str] = set()
+    for part in parts:
+        text = to_datafusion(part)
+        if text not in seen:
+            seen.add(text)
+            yield part
+
+
+def _project_leaf(leaf: Leaf, field: BoundField) -> Projection | None:
+    """What one leaf says about one field; None where they have nothing to do with each other."""
+    if leaf.term == field.term and not isinstance(leaf.term, Column):
+        return _project_own_term(leaf, field)
+    if not isinstance(leaf.term, Column) or leaf.term.path not in field.sources:
+        return None
+    if field.source is None:
+        return _project_one_of_many(leaf, field)
+    try:
+        return field.derivation.project(leaf, field.types[0], field.target)
+    except (PhalanxError, pa.ArrowInvalid) as error:
+        return Projection(TRUE, False, f"it cannot be evaluated: {error}")
+
+
+def _project_own_term(leaf: Leaf, field: BoundField) -> Projection:
+    """The query uses the very expression that the field stores."""
+    target, stored = field.target, field.field.result_type
+    found: Predicate | None
+    match leaf:
+        case Compare(operator=operator, value=value):
+            found = uncast_comparison(target, stored, operator, value)
+        case In(values=values):
+            found = uncast_membership(target, stored, values, False)
+        case NotIn(values=values):
+            found = uncast_membership(target, stored, values, True)
+        case IsNull():
+            found = IsNull(target)
+        case NotNull():
+            found = NotNull(target)
+        case Like(pattern=pattern, negated=negated, case_sensitive=sensitive):
+            found = Like(target, pattern, negated, sensitive)
+    if found is None or pt.is_floating(stored):
+        return Projection(TRUE, False, "its constant does not fit the partition value's type")
+    return Projection(found, True)
+
+
+def _project_one_of_many(leaf: Leaf, field: BoundField) -> Projection:
+    """One source of several: a hash of them is NULL only if all of them are."""
+    if isinstance(field.derivation, MultiBucket) and not isinstance(leaf, IsNull):
+        return Projection(NotNull(field.target), False, "multi_bucket needs all of its columns")
+    return Projection(TRUE, False, f"{field.derivation.name} needs all of its columns")
+
+
+def _projections(leaf: Leaf, fields: Sequence[BoundField]) -> Iterator[Projection]:
+    """What each field says of the leaf, the date chain speaking for all of its own."""
+    chain = chain_of(leaf.term.path, fields) if isinstance(leaf.term, Column) else ()
+    if chain and isinstance(leaf, Compare):
+        exact = ends_on_a_part(leaf, chain)
+        finest = chain[-1].derivation.name
+        yield Projection(TRUE, exact, "" if exact else f"the range ends inside a {finest}")
+    for field in fields:
+        if isinstance(leaf, Compare) and field in chain:
+            continue
+        if (projection := _project_leaf(leaf, field)) is not None:
+            yield projection
+
+
+def _is_exact(predicate: Predicate, fields: Sequence[BoundField]) -> bool:
+    """Whether the manifest filter alone decides the predicate."""
+    match predicate:
+        case Always():
+            return True
+        case And(parts=parts) | Or(parts=parts):
+            return all(_is_exact(part, fields) for part in parts)
+        case Opaque():
+            return False
+    return any(projection.exact for projection in _projections(predicate, fields))
+
+
+def _reason(part: Predicate, fields: Sequence[BoundField]) -> Reason:
+    pushed = _project(part, fields)
+    exact = _is_exact(part, fields)
+    return Reason(
+        condition=to_datafusion(part),
+        pushed=None if pushed == TRUE else to_datafusion(pushed),
+        exact=exact,
+        why="" if exact else "; ".join(dict.fromkeys(_whys(part, fields))),
+    )
+
+
+def _whys(predicate: Predicate, fields: Sequence[BoundField]) -> Iterator[str]:
+    sources = {path for field in fields for path in field.sources}
+    for leaf in leaves(predicate):
+        if isinstance(leaf, Opaque):
+            read = leaf.columns
+        else:
+            read = columns(leaf.term)
+            found = list(_projections(leaf, fields))
+            if any(projection.exact for projection in found):
+                continue
+            yield from (projection.reason for projection in found if projection.reason)
+            if found:
+                continue
+        names = ", ".join(sorted(".".join(path) for path in read))
+        if read & sources:
+            yield f"only DataFusion can evaluate this on {names}"
+        else:
+            yield f"no partition field comes from {names or 'a constant'}"

@@ -1,0 +1,17 @@
+"""How hard the property tests try: PHALANX_PROFILE is `test` (the default) or `soak`."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "test",
+    max_examples=300,
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    # Drawing schemas with matching data is slow by nature.
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("soak", parent=settings.get_profile("test"), max_examples=5000)
+settings.load_profile(os.environ.get("PHALANX_PROFILE", "test"))
