@@ -91,13 +91,12 @@ def _column(expression: Any) -> Node:
 
 
 def _literal(expression: Any) -> Node:
-    value = expression.python_value()
-    if not isinstance(value, pa.Scalar):
-        raise NotExpressible(f"literal {expression.canonical_name()}")
-    return Literal(_decoded(value))
+    return Literal(_decoded(expression.python_value()))
 
 
 def _decoded(value: pa.Scalar) -> pa.Scalar:
+    if isinstance(value, pa.Int64Scalar | pa.Int32Scalar | pa.StringScalar):
+        return value
     if pt.is_dictionary(value.type):
         return value.value if value.is_valid else pa.scalar(None, value.type.value_type)
     if pt.is_string_view(value.type):
@@ -147,7 +146,12 @@ def _target_type(shown: str) -> pa.DataType:
 
 def _in_list(expression: Any) -> Node:
     variant = expression.to_variant()
-    items = tuple(to_node(item) for item in variant.list())
+    listed = variant.list()
+    try:
+        # By far the most common list, and the only one that gets long.
+        items: tuple[Node, ...] = tuple(Literal(_decoded(item.python_value())) for item in listed)
+    except Exception:
+        items = tuple(map(to_node, listed))
     return InList(to_node(variant.expr()), items, variant.negated())
 
 

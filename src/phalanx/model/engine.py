@@ -238,8 +238,5 @@ def _sentence(error: BaseException) -> str:
     """The innermost reason DataFusion gives, without its chain of causes and its hints."""
     message = str(error).strip().split("caused by")[-1].strip().splitlines()[0]
     message = re.sub(r"__row_\d+__\.|, metadata: \{[^}]*\}", "", message)
-    message = re.sub(
-        r"^(?:DataFusion error: |[A-Z][A-Za-z]* error: |Error during planning: )+", "", message
-    )
-    message = re.sub(r'^ParserError\("(.*)"\)$', r"\1", message)
-    return re.sub(r'^TokenizerError\("(.*)"\)$', r"\1", message)
+    message = re.sub(r"^(?:(?:DataFusion|[A-Z]\w*) error: |Error during planning: )+", "", message)
+    return re.sub(r'^(?:Parser|Tokenizer)Error\("(.*)"\)$', r"\1", message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from phalanx.errors import InvalidSchema, InvalidSpec
 from phalanx.model.expression import checked
@@ -78,31 +79,25 @@ def _field(
             check_source_count(derivation, len(types))
             result_type = derivation.result_type(*types)
     names = [".".join(schema.path_of(source) or ()) for source in source_ids]
-    field_id = term.field_id
-    if field_id is None:
-        field_id = _default_id(term, derivation, names, source_ids, taken)
-    return PartitionField(field_id, source_ids, derivation, result_type)
+    field_id = "unnamed" if term.field_id is None else term.field_id
+    field = PartitionField(field_id, source_ids, derivation, result_type)
+    if term.field_id is None:
+        field = replace(field, field_id=_default_id(field, names, taken))
+    return field
 
 
 def _default_id(
-    term: PartitionTerm,
-    derivation: Transform,
-    names: list[str],
-    source_ids: tuple[int, ...],
-    taken: Mapping[str, PartitionField],
+    field: PartitionField, names: list[str], taken: Mapping[str, PartitionField]
 ) -> str:
-    for field in taken.values():
-        if (
-            field.meaning
-            == PartitionField("any", source_ids, derivation, field.result_type).meaning
-        ):
-            return field.field_id
-    if isinstance(term.derivation, CustomExpression) or any("." in name for name in names):
+    for other in taken.values():
+        if other.meaning == field.meaning:
+            return other.field_id
+    if field.expression is not None or any("." in name for name in names):
         raise InvalidSpec(
-            f"Cannot name the partition field {derivation.label(*names)}: expressions and nested "
-            "columns have no default field id. Give one with field_id=…"
+            f"Cannot name the partition field {field.derivation.label(*names)}: expressions and "
+            "nested columns have no default field id. Give one with field_id=…"
         )
-    return next(name for name in _candidates(derivation, names) if name not in taken)
+    return next(name for name in _candidates(field.derivation, names) if name not in taken)
 
 
 def _candidates(derivation: Transform, names: list[str]) -> Iterator[str]:

@@ -92,6 +92,32 @@ def comparand_sql(value: pa.Scalar) -> str:
     return typed_sql(value)
 
 
+def comparands_sql(values: pa.Array) -> list[str]:
+    """Many constants of one type, each as `comparand_sql` has it."""
+    if pt.is_integer(values.type) and _INT64_MIN not in (numbers := values.to_pylist()):
+        return list(map(str, numbers))
+    if pt.is_string(values.type) or pt.is_large_string(values.type):
+        return [text_sql(text) for text in values.to_pylist()]
+    return [comparand_sql(value) for value in values]
+
+
+def plain_texts(values: pa.Array) -> list[str]:
+    """Constants as people write them: dates and times as text, numbers as digits."""
+    return [_plain_text(value) for value in values]
+
+
+def _plain_text(value: pa.Scalar) -> str:
+    data_type = value.type
+    if pt.is_decimal(data_type):
+        return format(value.as_py(), "f")
+    if pt.is_floating(data_type):
+        return repr(float(value.as_py()))
+    if pt.is_temporal(data_type) and (shown := iso_text(value)) is not None:
+        zoned = pt.is_timestamp(data_type) and data_type.tz is not None
+        return text_sql(shown + "Z" if zoned else shown)
+    return comparand_sql(value)
+
+
 def typed_sql(value: pa.Scalar) -> str:
     """A constant that DataFusion and Lance read back as the same value of the same type."""
     data_type = value.type

@@ -26,21 +26,21 @@ import pyarrow.compute as pc
 from phalanx.errors import InvalidSpec
 
 _Words: TypeAlias = npt.NDArray[np.uint32]
+_Octets: TypeAlias = npt.NDArray[np.uint8]
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 _Rows: TypeAlias = slice | npt.NDArray[np.intp]
 
-_CHUNK = 1 << 16  # rows, or words of one row, whose temporaries stay in the cache
+_CHUNK = 1 << 15  # rows, or words of one row, whose temporaries stay in the cache
 _BATCH = 1 << 21  # rows of one column, whose offsets are widened
 _JOINED_BATCH = 1 << 18  # rows of several columns, whose bytes are copied
 _LONG = 512  # bytes: longer values are hashed apart, with others about as long
 _FEW = 64  # long values: fewer hash faster in plain integers than through NumPy
 
-_BYTES_TYPES = (
-    *(pa.string(), pa.large_string(), pa.string_view()),
-    *(pa.binary(), pa.large_binary(), pa.binary_view()),
-)
-_NEGATIVE_ZERO = -(2**63)  # its bits, as those of NaN
-_CANONICAL_NAN = 0x7FF8000000000000
+_STRING_TYPES = (pa.string(), pa.large_string(), pa.string_view())
+_BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
+_MICROSECONDS_PER = {"s": 1_000_000, "ms": 1_000}
+_DIVISORS = {"ns": 1_000, "day": 86_400_000}  # date64 counts milliseconds
+_NEGATIVE_ZERO_BITS, _NAN_BITS = -(2**63), 0x7FF8000000000000
 _LOW_BYTES = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 # a magnitude below the n-th limit takes n bytes with its sign
 _BYTE_LIMITS = np.array([1 << bits for bits in range(7, 64, 8)], np.uint64)
@@ -51,7 +51,7 @@ def is_hashable(data_type: pa.DataType) -> bool:
     if pa.types.is_dictionary(data_type):
         return is_hashable(data_type.value_type)
     return (
-        data_type in (pa.null(), *_BYTES_TYPES)
+        data_type in (pa.null(), *_STRING_TYPES, *_BINARY_TYPES)
         or pa.types.is_fixed_size_binary(data_type)
         or pa.types.is_decimal(data_type)
         or _is_hashed_as_int64(data_type)
@@ -134,23 +134,17 @@ def _int64_values(array: pa.Array) -> _Int64s:
         return _float64_bits(_stored(array, f"f{width}"))
     sign = "u" if pa.types.is_unsigned_integer(array.type) else "i"
     values: _Int64s = _stored(array, f"{sign}{width}").astype(np.int64, copy=False)
-    match "day" if pa.types.is_date64(array.type) else getattr(array.type, "unit", "us"):
-        case "day":
-            return values // 86_400_000
-        case "s":
-            return values * 1_000_000
-        case "ms":
-            return values * 1_000
-        case "ns":
-            return values // 1_000
-    return values
+    unit = "day" if pa.types.is_date64(array.type) else getattr(array.type, "unit", None)
+    if unit in _MICROSECONDS_PER:
+        return values * _MICROSECONDS_PER[unit]
+    return values // _DIVISORS[unit] if unit in _DIVISORS else values
 
 
 def _float64_bits(values: npt.NDArray[np.floating[Any]]) -> _Int64s:
     with np.errstate(invalid="ignore"):  # widening a signalling NaN
         bits = values.astype(np.float64).view(np.int64)
-    bits[bits == _NEGATIVE_ZERO] = 0
-    bits[np.isnan(values)] = _CANONICAL_NAN
+    bits[bits == _NEGATIVE_ZERO_BITS] = 0
+    bits[np.isnan(values)] = _NAN_BITS
     return bits
 
 
@@ -193,6 +187,7 @@ def _hash_int64(values: _Int64s, hashes: _Words, word: _Words, spare: _Words) ->
     word, spare = word[: len(values)], spare[: len(values)]
     for half in (0, 1):
         word[:] = values.view(np.uint32)[half::2]
+        _scramble(word, spare)
         _stir(hashes, word, spare)
     hashes ^= np.uint32(8)
     _finish(hashes, spare)
@@ -204,8 +199,6 @@ def _hash_bytes(array: pa.LargeBinaryArray) -> _Words:
     data = np.frombuffer(array.buffers()[2] or b"", np.uint8)
     if len(data) < 4:
         data = np.append(data, np.zeros(4, np.uint8))
-    # the four bytes at every position, overlapping
-    words: _Words = np.ndarray(len(data) - 3, np.uint32, data, strides=1)
     sizes = np.diff(offsets)
     groups: list[_Rows] = list(_ranges(len(sizes), _CHUNK))
     if sizes.max(initial=0) > _LONG:
@@ -214,44 +207,62 @@ def _hash_bytes(array: pa.LargeBinaryArray) -> _Words:
         groups = [rows[some] for rows in (short, long) for some in _ranges(len(rows), _CHUNK)]
     hashes = np.empty(len(sizes), np.uint32)
     for rows in groups:
-        hashes[rows] = _hash_spans(words, offsets[:-1][rows], sizes[rows])
+        hashes[rows] = _hash_spans(data, offsets[:-1][rows], sizes[rows])
     return hashes
 
 
-def _hash_spans(words: _Words, starts: _Int64s, sizes: _Int64s) -> _Words:
-    """The hash of so many bytes from each start."""
-    counts = sizes >> 2
-    # rows leave at the front as their whole words end; NumPy sorts small integers by radix
-    order = np.argsort(counts.astype(np.uint8) if counts.max() < 256 else counts, kind="stable")
-    starts, sizes, counts = starts.take(order), sizes.take(order), counts.take(order)
-    hashes = np.zeros(len(starts), np.uint32)
+def _hash_spans(data: _Octets, starts: _Int64s, sizes: _Int64s) -> _Words:
+    """The hash of so many bytes from each start; the data is of four bytes at least."""
+    hashes = np.zeros(len(sizes), np.uint32)
+    left = sizes
+    for width_bits in (4, 2):
+        counts = left >> width_bits
+        if counts.max() > 0:
+            _stir_runs(hashes, data, starts, counts, 1 << width_bits)
+            starts, left = starts + (counts << width_bits), left & ((1 << width_bits) - 1)
+    # the last word is read no further than the data goes
+    readable = np.minimum(starts, len(data) - 4)
+    word = _overlapping(data, 4)[readable].view(np.uint32)
+    word >>= (8 * (starts - readable)).astype(np.uint32)
+    word &= _LOW_BYTES.take(left)
     spare = np.empty_like(hashes)
+    _scramble(word, spare)
+    hashes ^= word
+    hashes ^= sizes.astype(np.uint32)
+    _finish(hashes, spare)
+    return hashes
+
+
+def _stir_runs(hashes: _Words, data: _Octets, starts: _Int64s, counts: _Int64s, width: int) -> None:
+    """Take so many runs of so many bytes from each start into its hash."""
+    # rows leave at the front as their runs end; NumPy sorts small integers by radix
+    order = np.argsort(counts.astype(np.uint8) if counts.max() < 256 else counts, kind="stable")
+    starts, counts, stirred = starts.take(order), counts.take(order), hashes.take(order)
+    spare = np.empty_like(hashes)
+    runs = _overlapping(data, width)
     first = 0
     for index in range(counts[-1]):
         if counts[first] == index:
             first = int(np.searchsorted(counts, index, "right"))
         if index >= _FEW > len(counts) - first:
             for row in range(first, len(counts)):
-                rest = slice(starts[row] + 4 * index, starts[row] + 4 * counts[row], 4)
-                hashes[row] = _stir_one(int(hashes[row]), words[rest])
+                rest = data[starts[row] + width * index : starts[row] + width * counts[row]]
+                stirred[row] = _stir_one(int(stirred[row]), rest.view(np.uint32))
             break
-        _stir(hashes[first:], words[4 * index :][starts[first:]], spare[first:])
-    # the bytes past the whole words, read from no further than the last word
-    ends = starts + 4 * counts
-    readable = np.minimum(ends, len(words) - 1)
-    word = words[readable] >> (8 * (ends - readable)).astype(np.uint32)
-    word &= _LOW_BYTES.take(sizes & 3)
-    _scramble(word, spare)
-    hashes ^= word
-    hashes ^= sizes.astype(np.uint32)
-    _finish(hashes, spare)
-    unsorted = np.empty_like(hashes)
-    unsorted[order] = hashes
-    return unsorted
+        words = runs[width * index :][starts[first:]].view(np.uint32)
+        _scramble(words, np.empty_like(words))
+        for word in words.reshape(-1, width // 4).T:
+            _stir(stirred[first:], word, spare[first:])
+    hashes[order] = stirred
+
+
+def _overlapping(data: _Octets, width: int) -> npt.NDArray[np.void]:
+    """The runs of so many bytes that start at every position."""
+    return np.ndarray(len(data) - width + 1, f"V{width}", data, strides=1)
 
 
 def _stir_one(hashed: int, words: _Words) -> int:
-    """`_stir` for many words of one value."""
+    """`_scramble` and `_stir` of many words into one hash."""
     for some in _ranges(len(words), _CHUNK):
         word = words[some].copy()
         _scramble(word, np.empty_like(word))
@@ -261,10 +272,9 @@ def _stir_one(hashed: int, words: _Words) -> int:
     return hashed
 
 
-def _stir(hashes: _Words, word: _Words, spare: _Words) -> None:
+def _stir(hashes: _Words, scrambled: _Words, spare: _Words) -> None:
     """Take one more word into each hash."""
-    _scramble(word, spare)
-    hashes ^= word
+    hashes ^= scrambled
     _rotate_left(hashes, 13, spare)
     hashes *= np.uint32(5)
     hashes += np.uint32(0xE6546B64)

@@ -9,13 +9,13 @@ What has no such form is `Opaque`: only DataFusion evaluates it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from phalanx.model.literals import comparand_sql, quote, text_sql
+from phalanx.model.literals import comparands_sql, plain_texts, quote, text_sql
 from phalanx.model.syntax import Column, Node, columns, to_sql
 
 
@@ -215,12 +215,17 @@ def to_lance(predicate: Predicate) -> str:
 
     Only what `for_lance` lets through can be rendered.
     """
-    return _render(predicate, "`")
+    return _render(predicate, _LANCE)
 
 
 def to_datafusion(predicate: Predicate) -> str:
-    """The predicate in DataFusion's dialect, which is also how it is shown to people."""
-    return _render(predicate, '"')
+    """The predicate in DataFusion's dialect, every constant typed."""
+    return _render(predicate, _DATAFUSION)
+
+
+def summary(predicate: Predicate) -> str:
+    """The predicate as people want to read it: constants plain, long lists cut. Not to be run."""
+    return _render(predicate, _PEOPLE)
 
 
 def for_lance(predicate: Predicate) -> tuple[Predicate, Predicate]:
@@ -238,28 +243,36 @@ def _is_for_lance(predicate: Predicate) -> bool:
     )
 
 
-def _render(predicate: Predicate, mark: str) -> str:
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How to write names and constants, and how many parts of a long list."""
+
+    name: Callable[[str], str]
+    constants: Callable[[pa.Array], list[str]]
+    most: int | None = None
+
+
+def _render(predicate: Predicate, style: _Style) -> str:
     match predicate:
         case Always(value=value):
             return "true" if value else "false"
         case And(parts=parts):
-            return " AND ".join(_nested(part, mark) for part in parts)
+            return " AND ".join(_nested(part, style) for part in parts)
         case Or(parts=parts):
-            return _any(parts, mark)
+            return _any(parts, style)
         case Opaque(sql=sql):
-            if mark == "`":
+            if style is _LANCE:
                 raise AssertionError(f"Lance must not see {sql}")
             return sql
-    term = _term(predicate.term, mark)
+    term = _term(predicate.term, style)
     match predicate:
         case Compare(operator=operator, value=value):
-            return f"{term} {operator} {comparand_sql(value)}"
-        case In(values=values) | NotIn(values=values):
-            listed = [comparand_sql(value) for value in values]
-            negated = isinstance(predicate, NotIn)
-            if len(listed) == 1:
-                return f"{term} {'<>' if negated else '='} {listed[0]}"
-            return f"{term} {'NOT IN' if negated else 'IN'} ({', '.join(listed)})"
+            (constant,) = style.constants(pa.array([value], value.type))
+            return f"{term} {operator} {constant}"
+        case In(values=values):
+            return f"{term} {_listed(values, '=', 'IN', style)}"
+        case NotIn(values=values):
+            return f"{term} {_listed(values, '<>', 'NOT IN', style)}"
         case IsNull():
             return f"{term} IS NULL"
         case NotNull():
@@ -269,27 +282,45 @@ def _render(predicate: Predicate, mark: str) -> str:
             return f"{term} {test} {text_sql(pattern)}"
 
 
-def _nested(predicate: Predicate, mark: str) -> str:
-    rendered = _render(predicate, mark)
+def _listed(values: pa.Array, is_one: str, is_in: str, style: _Style) -> str:
+    if len(values) == 1:
+        return f"{is_one} {style.constants(values)[0]}"
+    written = style.constants(values.slice(0, style.most))
+    if len(written) < len(values):
+        written.append(f"… {len(values):,} values")
+    return f"{is_in} ({', '.join(written)})"
+
+
+def _nested(predicate: Predicate, style: _Style) -> str:
+    rendered = _render(predicate, style)
     return f"({rendered})" if isinstance(predicate, And | Or) else rendered
 
 
-def _any(parts: tuple[Predicate, ...], mark: str) -> str:
+def _any(parts: tuple[Predicate, ...], style: _Style) -> str:
     """OR in balanced halves: parsers recurse into a long chain."""
+    if style.most is not None and len(parts) > style.most:
+        return f"{_any(parts[: style.most], style)} OR … {len(parts):,} alternatives"
     if len(parts) <= 16:
-        return " OR ".join(_nested(part, mark) for part in parts)
+        return " OR ".join(_nested(part, style) for part in parts)
     middle = len(parts) // 2
-    return f"({_any(parts[:middle], mark)}) OR ({_any(parts[middle:], mark)})"
+    return f"({_any(parts[:middle], style)}) OR ({_any(parts[middle:], style)})"
 
 
-def _term(term: Node, mark: str) -> str:
+def _term(term: Node, style: _Style) -> str:
     if isinstance(term, Column):
-        return ".".join(_identifier(name, mark) for name in term.path)
+        return ".".join(style.name(name) for name in term.path)
     return to_sql(term)
 
 
-def _identifier(name: str, mark: str) -> str:
-    if mark == "`":
-        return name if _MANIFEST_COLUMN.fullmatch(name) else quote(name, mark)
+def _lance_name(name: str) -> str:
+    return name if _MANIFEST_COLUMN.fullmatch(name) else quote(name, "`")
+
+
+def _datafusion_name(name: str) -> str:
     plain = _PLAIN_NAME.fullmatch(name) and name not in _KEYWORDS
-    return name if plain else quote(name, mark)
+    return name if plain else quote(name, '"')
+
+
+_LANCE = _Style(_lance_name, comparands_sql)
+_DATAFUSION = _Style(_datafusion_name, comparands_sql)
+_PEOPLE = _Style(_datafusion_name, plain_texts, most=8)

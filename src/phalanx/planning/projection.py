@@ -7,7 +7,7 @@ chain, where year, month, day and hour compare like digits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -33,8 +33,10 @@ from phalanx.model.predicate import (
     Predicate,
     all_of,
     any_of,
+    columns_of,
     conjuncts,
     leaves,
+    summary,
     to_datafusion,
 )
 from phalanx.model.schema import Schema
@@ -83,9 +85,15 @@ def project_on_spec(predicate: Predicate, spec: PartitionSpec, schema: Schema) -
     fields = bound_fields(spec, schema)
     found = _project(predicate, fields)
     parts = conjuncts(predicate)
-    residual = all_of(part for part in parts if not _is_exact(part, fields))
-    reasons = tuple(_reason(part, fields) for part in parts)
-    return SpecProjection(spec.id, found, FALSE if found == FALSE else residual, reasons)
+    pushed = [found] if len(parts) == 1 else [_project(part, fields) for part in parts]
+    exact = [_is_exact(part, fields) for part in parts]
+    residual = all_of(part for part, decided in zip(parts, exact, strict=True) if not decided)
+    return SpecProjection(
+        spec.id,
+        found,
+        FALSE if found == FALSE else residual,
+        tuple(_reason(*each, fields) for each in zip(parts, pushed, exact, strict=True)),
+    )
 
 
 def _project(predicate: Predicate, fields: Sequence[BoundField]) -> Predicate:
@@ -152,7 +160,17 @@ def _project_conjunction(
     for path, bounds in ranges.items():
         if chain := chain_of(path, fields):
             found.append(project_chain(bounds, chain))
-    return all_of(_distinct(found))
+    return all_of(sorted(_distinct(found), key=_place_in(fields)))
+
+
+def _place_in(fields: Sequence[BoundField]) -> Callable[[Predicate], int]:
+    """The outermost level a condition speaks of: filters read in the order of the spec."""
+    places = {field.target.path: place for place, field in enumerate(fields)}
+
+    def place(part: Predicate) -> int:
+        return min((places[path] for path in columns_of(part)), default=0)
+
+    return place
 
 
 def _is_in_chain(leaf: Leaf, field: BoundField, fields: Sequence[BoundField]) -> bool:
@@ -163,13 +181,14 @@ def _is_in_chain(leaf: Leaf, field: BoundField, fields: Sequence[BoundField]) ->
 
 
 def _distinct(parts: Iterable[Predicate]) -> Iterator[Predicate]:
-    """The parts without those that render alike."""
+    """The parts without those that render alike: two leaves often say the same of a field."""
     seen: set[str] = set()
     for part in parts:
-        text = to_datafusion(part)
+        # A list of values comes from one set of points, and never twice.
+        text = "" if isinstance(part, In | Or) else to_datafusion(part)
         if text not in seen:
-            seen.add(text)
             yield part
+        seen |= {text} - {""}
 
 
 def _project_leaf(leaf: Leaf, field: BoundField) -> Projection | None:
@@ -241,12 +260,12 @@ def _is_exact(predicate: Predicate, fields: Sequence[BoundField]) -> bool:
     return any(projection.exact for projection in _projections(predicate, fields))
 
 
-def _reason(part: Predicate, fields: Sequence[BoundField]) -> Reason:
-    pushed = _project(part, fields)
-    exact = _is_exact(part, fields)
+def _reason(
+    part: Predicate, pushed: Predicate, exact: bool, fields: Sequence[BoundField]
+) -> Reason:
     return Reason(
-        condition=to_datafusion(part),
-        pushed=None if pushed == TRUE else to_datafusion(pushed),
+        condition=summary(part),
+        pushed=None if pushed == TRUE else summary(pushed),
         exact=exact,
         why="" if exact else "; ".join(dict.fromkeys(_whys(part, fields))),
     )

@@ -17,7 +17,7 @@ from phalanx.model.predicate import (
     Predicate,
     all_of,
     any_of,
-    to_datafusion,
+    summary,
     to_lance,
 )
 from phalanx.model.schema import Schema
@@ -45,9 +45,9 @@ class Pruning:
         return to_lance(all_of((_IS_TABLE, kept)))
 
     def __str__(self) -> str:
-        lines = [f"where {to_datafusion(self.predicate)}"]
+        lines = [f"where {summary(self.predicate)}"]
         for spec in self.specs:
-            lines.append(f"spec v{spec.spec_id}: {to_datafusion(spec.filter)}")
+            lines.append(f"spec v{spec.spec_id}: {summary(spec.filter)}")
             for reason in spec.reasons:
                 lines.append(f"  {reason.condition}")
                 lines.append(f"    pruned by {reason.pushed or 'nothing'}")

@@ -1,0 +1,21 @@
+"""`make bench`: print every ratio, what it is measured against, and what it should be.
+
+PHALANX_BENCH_ROWS sets the number of rows (10 million by default).
+"""
+
+from __future__ import annotations
+
+import os
+
+from bench import model
+
+
+def main() -> None:
+    rows = int(os.environ.get("PHALANX_BENCH_ROWS", "10_000_000"))
+    print(f"{rows:,} rows, {os.cpu_count()} cores; the best of several runs of each\n")
+    for measured in model.benchmarks(rows):
+        print(measured, flush=True)
+
+
+if __name__ == "__main__":
+    main()

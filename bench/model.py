@@ -1,0 +1,81 @@
+"""The pure layers: hashing, calendar parts and planning."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import mmh3
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.measure import Measured, best, cost, faster
+from phalanx.model.binding import bind
+from phalanx.model.buckets import Bucket
+from phalanx.model.calendar_parts import Day, Month, Year
+from phalanx.model.evolution import next_spec
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
+from phalanx.planning.pruning import prune
+
+BUCKETS = 16
+
+
+def benchmarks(rows: int) -> Iterator[Measured]:
+    """Every benchmark of the model, in turn."""
+    random = np.random.default_rng(7)
+    yield _bucket_numbers(pa.array(random.integers(-(2**63), 2**63, rows)))
+    yield _bucket_texts(_names(random, rows))
+    moments = pa.array(random.integers(0, 2 * 10**15, rows)).cast(pa.timestamp("us"))
+    for part, theirs in ((Year(), pc.year), (Month(), pc.month), (Day(), pc.day)):
+        ours = best(partial(part.apply, moments), 5)
+        own = best(partial(theirs, moments), 5)
+        yield cost(f"{part.name} of a timestamp", ours, f"pyarrow's {part.name}", own, 1.5)
+    yield from _plans()
+
+
+def _names(random: np.random.Generator, rows: int) -> pa.Array:
+    """Short texts of 5 to 12 characters, all different."""
+    numbers = pa.array(random.integers(0, 10**7, rows)).cast(pa.string())
+    return pc.binary_join_element_wise("user", numbers, "-")
+
+
+def _bucket_numbers(values: pa.Array) -> Measured:
+    def loop() -> list[int]:
+        pack, hashed = struct.Struct("<q").pack, mmh3.hash
+        return [abs(hashed(pack(value))) % BUCKETS for value in values.to_pylist()]
+
+    ours = best(lambda: Bucket(BUCKETS).apply(values), 3)
+    return faster("bucket of int64", ours, "a loop over mmh3.hash", best(loop, 1), 5)
+
+
+def _bucket_texts(values: pa.Array) -> Measured:
+    def loop() -> list[int]:
+        hashed = mmh3.hash
+        return [abs(hashed(value)) % BUCKETS for value in values.to_pylist()]
+
+    ours = best(lambda: Bucket(BUCKETS).apply(values), 3)
+    return faster("bucket of short strings", ours, "a loop over mmh3.hash", best(loop, 1), 2)
+
+
+def _plans() -> Iterator[Measured]:
+    schema = Schema.of(
+        pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us")), ("country", pa.string())])
+    )
+    dates = [f"'{2015 + n % 10}-{n % 12 + 1:02d}-{n % 28 + 1:02d}'" for n in range(1000)]
+    numbers = [str(n * 7919) for n in range(1000)]
+    for partition_by, column, values in (
+        ("year(ts), bucket(16, id), country", "id", numbers),
+        ("id, bucket(16, id), truncate(100, id)", "id", numbers),
+        ("year(ts), month(ts), day(ts)", "ts", dates),
+    ):
+        specs = {1: next_spec(partition_by, schema, {})}
+        one = best(partial(_plan, f"{column} IN ({values[0]})", specs, schema), 50)
+        many = best(partial(_plan, f"{column} IN ({', '.join(values)})", specs, schema), 20)
+        yield cost(f"1,000 values: {partition_by}", many, "one value", one, 20)
+
+
+def _plan(where: str, specs: Mapping[int, PartitionSpec], schema: Schema) -> str:
+    return prune(bind(where, schema), specs, schema).manifest_filter
