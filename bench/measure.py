@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -32,9 +32,22 @@ class Measured:
     def __str__(self) -> str:
         verdict = "ok" if self.holds else "MISSED"
         return (
-            f"{self.what:<44} {_shown(self.ours):>9}   {self.theirs_name}: {_shown(self.theirs)}\n"
-            f"{'':<44} {self.ratio:>8.2f}×   should be {self.bound}: {verdict}"
+            f"{self.what}\n{'':<10} {_shown(self.ours)}, {self.theirs_name}: {_shown(self.theirs)}; "
+            f"{self.ratio:.2f}×, should be {self.bound}: {verdict}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a cost grows with the size of its input."""
+
+    what: str
+    unit: str
+    times: Mapping[int, float]
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{size:,}: {_shown(time)}" for size, time in self.times.items())
+        return f"{self.what} by {self.unit}\n{'':<10} {steps}"
 
 
 def faster(what: str, ours: float, theirs_name: str, theirs: float, at_least: float) -> Measured:

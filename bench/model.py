@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.measure import Measured, best, cost, faster
+from bench.measure import Growth, Measured, best, cost, faster
 from phalanx.model.binding import bind
 from phalanx.model.buckets import Bucket
 from phalanx.model.calendar_parts import Day, Month, Year
@@ -23,7 +23,7 @@ from phalanx.planning.pruning import prune
 BUCKETS = 16
 
 
-def benchmarks(rows: int) -> Iterator[Measured]:
+def benchmarks(rows: int) -> Iterator[Measured | Growth]:
     """Every benchmark of the model, in turn."""
     random = np.random.default_rng(7)
     yield _bucket_numbers(pa.array(random.integers(-(2**63), 2**63, rows)))
@@ -60,7 +60,7 @@ def _bucket_texts(values: pa.Array) -> Measured:
     return faster("bucket of short strings", ours, "a loop over mmh3.hash", best(loop, 1), 2)
 
 
-def _plans() -> Iterator[Measured]:
+def _plans() -> Iterator[Measured | Growth]:
     schema = Schema.of(
         pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us")), ("country", pa.string())])
     )
@@ -72,10 +72,16 @@ def _plans() -> Iterator[Measured]:
         ("year(ts), month(ts), day(ts)", "ts", dates),
     ):
         specs = {1: next_spec(partition_by, schema, {})}
-        one = best(partial(_plan, f"{column} IN ({values[0]})", specs, schema), 50)
-        many = best(partial(_plan, f"{column} IN ({', '.join(values)})", specs, schema), 20)
-        yield cost(f"1,000 values: {partition_by}", many, "one value", one, 20)
+        times = {
+            count: best(partial(_plan, column, values[:count], specs, schema), 20)
+            for count in (1, 10, 100, 1000)
+        }
+        yield cost(f"plan, 1,000 values: {partition_by}", times[1000], "1 value", times[1], 20)
+        yield Growth(f"plan: {partition_by}", "values", times)
 
 
-def _plan(where: str, specs: Mapping[int, PartitionSpec], schema: Schema) -> str:
+def _plan(
+    column: str, values: list[str], specs: Mapping[int, PartitionSpec], schema: Schema
+) -> str:
+    where = f"{column} IN ({', '.join(values)})"
     return prune(bind(where, schema), specs, schema).manifest_filter

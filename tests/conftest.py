@@ -8,10 +8,13 @@ settings.register_profile(
     "test",
     max_examples=300,
     deadline=None,
-    derandomize=False,
+    # The same examples in every run: a change is judged by itself. The soak looks for new ones.
+    derandomize=True,
     print_blob=True,
     # Drawing schemas with matching data is slow by nature.
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("soak", parent=settings.get_profile("test"), max_examples=5000)
+settings.register_profile(
+    "soak", parent=settings.get_profile("test"), max_examples=5000, derandomize=False
+)
 settings.load_profile(os.environ.get("PHALANX_PROFILE", "test"))

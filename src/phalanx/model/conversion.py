@@ -68,18 +68,31 @@ def to_node(expression: Any) -> Node:
 
 
 def _binary(expression: Any) -> Node:
-    """A chain of one operator, walked on its left side without recursion: it may be very long."""
-    rights: list[tuple[str, Any]] = []
+    """An operator; a chain of AND or OR, which may be very long, becomes a balanced tree."""
+    variant = expression.to_variant()
+    operator, right = variant.op(), variant.right()
+    if operator not in INFIX_OPERATORS:
+        raise NotExpressible(f"operator {operator}")
+    if operator not in ("AND", "OR"):
+        return Call(operator, (to_node(variant.left()), to_node(right)))
+    operands = [right]
+    expression = variant.left()
     while expression.variant_name() == "BinaryExpr":
         variant = expression.to_variant()
-        rights.append((variant.op(), variant.right()))
+        if variant.op() != operator:
+            break
+        operands.append(variant.right())
         expression = variant.left()
-    node = to_node(expression)
-    for operator, right in reversed(rights):
-        if operator not in INFIX_OPERATORS:
-            raise NotExpressible(f"operator {operator}")
-        node = Call(operator, (node, to_node(right)))
-    return node
+    operands.append(expression)
+    return _balanced(operator, [to_node(operand) for operand in reversed(operands)])
+
+
+def _balanced(operator: str, operands: list[Node]) -> Node:
+    if len(operands) == 1:
+        return operands[0]
+    middle = len(operands) // 2
+    halves = (operands[:middle], operands[middle:])
+    return Call(operator, tuple(_balanced(operator, half) for half in halves))
 
 
 def _alias(expression: Any) -> Node:

@@ -26,6 +26,9 @@ from phalanx.model.session import LIFTED_FUNCTIONS, relation, typed_as
 from phalanx.model.syntax import Call, Cast, Column, Node, to_sql, transform
 
 _MENTIONS_LIFTED = re.compile("|".join(sorted(LIFTED_FUNCTIONS)), re.IGNORECASE)
+# DataFusion's work on a chain of AND or OR is quadratic, on a balanced tree it is linear.
+_JUNCTIONS = re.compile(r"\b(?:and|or)\b", re.IGNORECASE)
+_LONG_CHAIN = 64
 _LIFTED_TYPES = {"murmur3": pa.int32(), "murmur3_multi": pa.int32(), "md5_int": pa.int64()}
 _NAME = r'(?:"(?:[^"]|"")*"|[^\s".]+)'
 _UNKNOWN_COLUMN = re.compile(rf"No field named ({_NAME}(?:\.{_NAME})*)\.")
@@ -55,7 +58,7 @@ def parse(text: str, schema: pa.Schema) -> Node:
 def bind(text: str, schema: pa.Schema) -> Bound:
     """The text type-checked against the schema and simplified."""
     expression, aliases = _parse(text, schema)
-    if aliases or _MENTIONS_LIFTED.search(text):
+    if aliases or _MENTIONS_LIFTED.search(text) or len(_JUNCTIONS.findall(text)) > _LONG_CHAIN:
         return bind_node(_resolved(_node(expression), schema, aliases), schema)
     try:
         return _simplified(expression, typed_as(schema))
