@@ -32,7 +32,8 @@ class Measured:
     def __str__(self) -> str:
         verdict = "ok" if self.holds else "MISSED"
         return (
-            f"{self.what}\n{'':<10} {_shown(self.ours)}, {self.theirs_name}: {_shown(self.theirs)}; "
+            f"{self.what}\n{'':<10} {_shown(self.ours)}, "
+            f"{self.theirs_name}: {_shown(self.theirs)}; "
             f"{self.ratio:.2f}×, should be {self.bound}: {verdict}"
         )
 
