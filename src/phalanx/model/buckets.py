@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from phalanx.errors import InvalidSpec
 from phalanx.model.murmur3 import is_hashable, murmur3, murmur3_multi
-from phalanx.model.transform import Transform, check_positive
+from phalanx.model.transform import IDENTITY, Transform, check_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,8 @@ class Bucket(Transform):
         return f"abs(murmur3(col0)) % {self.num_buckets}"
 
     def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
+        if self == coarser:
+            return IDENTITY
         if type(coarser) is type(self) and self.num_buckets % coarser.num_buckets == 0:
             return Remainder(coarser.num_buckets)
         return None

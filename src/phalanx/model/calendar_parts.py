@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidSpec
+from phalanx.errors import InvalidSpec, SchemaMismatch
+from phalanx.model.literals import storage_type
 from phalanx.model.predicate import Compare, NotNull
 from phalanx.model.syntax import Column
 from phalanx.model.transform import Projection, Transform
+
+_Moments: TypeAlias = np.ndarray[Any, np.dtype[np.datetime64]]
+_Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class CalendarPart(Transform):
@@ -43,13 +47,27 @@ class CalendarPart(Transform):
             column = column.cast(pa.int64()).cast(pa.timestamp(column.type.unit))
         if _is_in_common_era(column):
             return getattr(pc, self.name)(column).cast(pa.int32())
+        return self._apply_far(column)
+
+    def _apply_far(self, column: pa.Array) -> pa.Array:
+        """Any moment at all, in whole days and hours; Arrow's own functions wrap past 32767."""
+        per_day = 1 if pt.is_date32(column.type) else 86_400 * _per_second(column.type)
         present = column.is_valid().to_numpy(zero_copy_only=False)
-        moments = column.fill_null(column.drop_null()[0]).to_numpy(zero_copy_only=False)
-        return pa.array(self._far(moments), mask=~present).cast(pa.int32())
+        ticks = column.cast(storage_type(column.type)).fill_null(0).to_numpy().astype(np.int64)
+        days = ticks // per_day
+        hours = (ticks - days * per_day) * 24 // per_day
+        parts = pa.array(self._far(days.view("datetime64[D]"), hours), mask=~present)
+        try:
+            return parts.cast(pa.int32())
+        except pa.ArrowInvalid as error:
+            raise SchemaMismatch(
+                f"Cannot take the {self.name} of a {column.type}: {error}. "
+                "Such far moments have no partition; correct them."
+            ) from None
 
     @abstractmethod
-    def _far(self, moments: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The part for any moment at all; slower than Arrow's, which wraps past year 32767."""
+    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
+        """The part, from the day and the hour of the day."""
 
     def sql(self, *sources: pa.DataType) -> str:
         return f"date_part('{self.name}', col0)"
@@ -62,21 +80,18 @@ class CalendarPart(Transform):
         )
 
 
+def _per_second(data_type: pa.DataType) -> int:
+    return {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[getattr(data_type, "unit", "ms")]
+
+
 def _is_in_common_era(column: pa.Array) -> bool:
     """Whether all moments lie in the years −9999 to 9999, or all are NULL."""
-    unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[getattr(column.type, "unit", "ms")]
-    per_second = 1 / 86_400 if pt.is_date32(column.type) else unit
-    storage = pa.int32() if pt.is_date32(column.type) else pa.int64()
-    extremes = pc.min_max(column.cast(storage))
+    per_second = 1 / 86_400 if pt.is_date32(column.type) else _per_second(column.type)
+    extremes = pc.min_max(column.cast(storage_type(column.type)))
     low, high = extremes["min"].as_py(), extremes["max"].as_py()
     return low is None or (
         low >= -377_705_116_800 * per_second and high < 253_402_300_800 * per_second
     )
-
-
-def _whole(moments: np.ndarray[Any, Any], unit: str) -> np.ndarray[Any, Any]:
-    whole: np.ndarray[Any, Any] = moments.astype(f"datetime64[{unit}]").astype(np.int64)
-    return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +103,8 @@ class Year(CalendarPart):
     def keeps_order(self, source: pa.DataType) -> bool:
         return True
 
-    def _far(self, moments: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return _whole(moments, "Y") + 1970
+    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
+        return days.astype("datetime64[Y]").astype(np.int64) + 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +113,8 @@ class Month(CalendarPart):
 
     name: ClassVar[str] = "month"
 
-    def _far(self, moments: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return _whole(moments, "M") % 12 + 1
+    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
+        return days.astype("datetime64[M]").astype(np.int64) % 12 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +123,9 @@ class Day(CalendarPart):
 
     name: ClassVar[str] = "day"
 
-    def _far(self, moments: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        first = moments.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-        days: np.ndarray[Any, Any] = _whole(moments, "D") - first + 1
-        return days
+    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
+        firsts = days.astype("datetime64[M]").astype("datetime64[D]")
+        return days.astype(np.int64) - firsts.astype(np.int64) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +141,8 @@ class Hour(CalendarPart):
     def keeps_order(self, source: pa.DataType) -> bool:
         return bool(pt.is_time(source))
 
-    def _far(self, moments: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return _whole(moments, "h") % 24
+    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
+        return hours
 
 
 DATE_CHAIN: tuple[CalendarPart, ...] = (Year(), Month(), Day(), Hour())

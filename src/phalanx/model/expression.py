@@ -21,7 +21,7 @@ from phalanx.model.calendar_parts import DATE_CHAIN
 from phalanx.model.literals import NotExpressible, one_form
 from phalanx.model.predicate import TRUE, In, IsNull, Leaf, among
 from phalanx.model.session import volatile_functions
-from phalanx.model.syntax import Call, Column, Literal, Node, walk
+from phalanx.model.syntax import Call, Column, Literal, Node, columns, walk
 from phalanx.model.transform import IDENTITY, Projection, Transform
 from phalanx.model.truncate import Truncate
 
@@ -85,6 +85,11 @@ def checked(text: str, sources: Sequence[pa.DataType], result: pa.DataType) -> T
     if not isinstance(derivation, Expression):
         return _checked_result(text, derivation, derivation.result_type(*sources), result)
     schema = pa.schema([(f"col{place}", _utc_type(kind)) for place, kind in enumerate(sources)])
+    unused = {(name,) for name in schema.names} - columns(derivation.node)
+    if unused:
+        raise _refused(
+            text, f"it does not use {min(unused)[0]}; leave out columns it does not need"
+        )
     try:
         inferred = engine.bind_node(derivation.node, schema).type
     except engine.BadExpression as error:
@@ -112,23 +117,25 @@ def parsed(text: object, sources: int, result: pa.DataType) -> Transform:
 
 def well_known(node: Node, sources: int) -> Transform | None:
     """The well-known transform that the expression spells out; None for any other expression."""
+    if sources == 1:
+        match node:
+            case Column(path=("col0",)):
+                return IDENTITY
+            case Call(name="date_part", args=(Literal(value=part), Column(path=("col0",)))):
+                return next((known for known in DATE_CHAIN if known.name == part.as_py()), None)
+            case Call(name="left", args=(Column(path=("col0",)), Literal(value=width))):
+                return _truncate(width)
+            case Call(
+                name="-",
+                args=(
+                    Column(path=("col0",)),
+                    Call(name="%", args=(Column(path=("col0",)), Literal(value=width))),
+                ),
+            ):
+                return _truncate(width)
     match node:
-        case Column(path=("col0",)):
-            return IDENTITY
-        case Call(name="date_part", args=(Literal(value=part), Column(path=("col0",)))):
-            return next((known for known in DATE_CHAIN if known.name == part.as_py()), None)
         case Call(name="%", args=(Call(name="abs", args=(hashed,)), Literal(value=count))):
             return _well_known_bucket(hashed, count, sources)
-        case Call(name="left", args=(Column(path=("col0",)), Literal(value=width))):
-            return _truncate(width)
-        case Call(
-            name="-",
-            args=(
-                Column(path=("col0",)),
-                Call(name="%", args=(Column(path=("col0",)), Literal(value=width))),
-            ),
-        ):
-            return _truncate(width)
     return None
 
 

@@ -152,15 +152,14 @@ class PartitionSpec:
     def __post_init__(self) -> None:
         if not _is_id(self.id) or self.id < 1:
             raise InvalidSpec(f"Cannot use the spec id {self.id!r}: ids are 1, 2, 3, …")
-        seen: dict[Any, PartitionField] = {}
-        for field in self.fields:
-            for same in (field.field_id, field.meaning):
-                if (other := seen.setdefault(same, field)) is not field:
+        for place, field in enumerate(self.fields):
+            for other in self.fields[:place]:
+                if other.field_id == field.field_id:
+                    raise InvalidSpec(f"Spec {self.id} has {field.field_id!r} twice. Remove one.")
+                if other.meaning == field.meaning:
                     raise InvalidSpec(
-                        f"Spec {self.id} has the field {other.field_id!r} twice. Remove one."
-                        if other.field_id == field.field_id
-                        else f"Spec {self.id} has {other.field_id!r} and {field.field_id!r}, which "
-                        "mean the same. Remove one."
+                        f"Spec {self.id} has {other.field_id!r} and {field.field_id!r}, which mean "
+                        "the same. Remove one."
                     )
 
     def to_json(self) -> str:
@@ -173,11 +172,11 @@ class PartitionSpec:
         """The spec in a `partition_spec_v<N>` value; `InvalidSpec` says what is wrong with it."""
         try:
             obj = json.loads(text)
-        except (ValueError, TypeError) as error:
-            raise InvalidSpec(f"Cannot read the partition spec {text!r}: {error}.") from None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidSpec(f"Cannot read the partition spec {_shown(text)}: {error}.") from None
         if not isinstance(obj, dict) or not isinstance(obj.get("fields"), list):
             raise InvalidSpec(
-                f"Cannot read the partition spec {text!r}: expected an object with id and fields."
+                f"Cannot read the partition spec {_shown(text)}: expected an object with id and fields."
             )
         fields = tuple(PartitionField.from_json(item) for item in obj["fields"])
         return cls(obj.get("id", 0), fields)
@@ -205,6 +204,11 @@ def check_source_count(derivation: Transform, count: int) -> None:
             raise InvalidSpec(f"{derivation.name} needs at least one source column.")
     elif count != 1:
         raise InvalidSpec(f"{derivation.name} takes one source column, not {count}.")
+
+
+def _shown(text: object) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 200 else shown[:200] + "…"
 
 
 def _is_id(source: object) -> bool:

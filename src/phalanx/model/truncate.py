@@ -17,7 +17,7 @@ from phalanx.errors import InvalidSpec
 from phalanx.model.literals import one_form
 from phalanx.model.predicate import Compare, In, Leaf, Like, NotNull, any_of
 from phalanx.model.syntax import Column
-from phalanx.model.transform import Projection, Transform, check_positive
+from phalanx.model.transform import IDENTITY, Projection, Transform, check_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,12 @@ class Truncate(Transform):
         if self.width >= 10 ** (data_type.precision - data_type.scale):
             zero = pa.scalar(Decimal(0), data_type)
             return pc.if_else(column.is_valid(), zero, pa.scalar(None, data_type))
-        multiple = pa.scalar(Decimal(self.width), data_type)
-        return pc.round_to_multiple(column, multiple, round_mode="towards_zero")
+        # Arrow rounds no narrower decimals.
+        wide = pa.decimal128 if data_type.bit_width <= 128 else pa.decimal256
+        wider = column.cast(wide(data_type.precision, data_type.scale))
+        multiple = pa.scalar(Decimal(self.width), wider.type)
+        rounded = pc.round_to_multiple(wider, multiple, round_mode="towards_zero")
+        return rounded.cast(data_type)
 
     def sql(self, *sources: pa.DataType) -> str:
         if sources and _is_text(_decoded(sources[0])):
@@ -131,7 +135,10 @@ class Truncate(Transform):
         return Projection(any_of((inner, nan)), False, "infinite values share a partition")
 
     def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
-        if not isinstance(coarser, Truncate):
+        if self == coarser:
+            return IDENTITY
+        # Large floats are rounded, and cutting them again rounds again.
+        if not isinstance(coarser, Truncate) or pt.is_floating(source):
             return None
         if _is_text(_decoded(source)):
             return coarser if coarser.width <= self.width else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,17 +39,28 @@ _MOST_TUPLES = 65_536
 _MOST_BRANCHES = 4_096
 
 
-def points_of(leaves: Sequence[Leaf | Opaque]) -> dict[Path, pa.Array] | None:
-    """The values each column may have where all leaves hold; None where they cannot all hold.
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The values that columns may have; NULL may be one of them.
 
-    Only columns with finitely many candidates are listed; NULL may be one of them.
+    For a `settled` column the values satisfy every condition on it, so nothing is left to say
+    about fields that come from settled columns alone.
     """
-    points: dict[Path, pa.Array] = {}
+
+    values: dict[Path, pa.Array]
+    settled: frozenset[Path]
+
+
+def points_of(leaves: Sequence[Leaf | Opaque]) -> Points | None:
+    """The points of the columns that have finitely many; None where the leaves cannot all hold."""
+    values: dict[Path, pa.Array] = {}
+    settled: set[Path] = set()
     for path, own in _by_column(leaves).items():
         if any(isinstance(leaf, IsNull) for leaf in own):
             if not all(isinstance(leaf, IsNull) for leaf in own):
                 return None
-            points[path] = pa.nulls(1)
+            values[path] = pa.nulls(1)
+            settled.add(path)
             continue
         span = _span([leaf for leaf in own if isinstance(leaf, Compare)])
         if span is not None and len(span) == 0:
@@ -57,17 +69,20 @@ def points_of(leaves: Sequence[Leaf | Opaque]) -> dict[Path, pa.Array] | None:
         candidates = min(sets, key=len) if sets else span
         if candidates is None:
             continue
-        kept = _satisfying(candidates, path, own, leaves)
-        if len(kept) == 0:
+        # A candidate among floats stands for all that are equal to it: no condition is tried.
+        if len(own) == 1 or not pt.is_floating(candidates.type):
+            candidates = _satisfying(candidates, path, leaves)
+            settled.add(path)
+        if len(candidates) == 0:
             return None
-        points[path] = kept
-    return points
+        values[path] = candidates
+    return Points(values, frozenset(settled))
 
 
 def project_points(
     fields: Sequence[BoundField], points: Mapping[Path, pa.Array]
 ) -> Iterator[Predicate]:
-    """What the points say about the fields whose sources they cover."""
+    """What the points say about the fields all of whose sources have some."""
     covered = [
         field
         for field in fields
@@ -77,8 +92,18 @@ def project_points(
         try:
             yield _project_group(group, points)
         except (PhalanxError, pa.ArrowInvalid):
-            # A value that the expression cannot take: nothing is known, so nothing is pruned.
-            yield TRUE
+            yield from _project_each(group, points)
+
+
+def _project_each(
+    fields: Sequence[BoundField], points: Mapping[Path, pa.Array]
+) -> Iterator[Predicate]:
+    """The fields one by one: an expression that cannot take a value says nothing of the others."""
+    for field in fields:
+        try:
+            yield _project_group([field], points)
+        except (PhalanxError, pa.ArrowInvalid):
+            continue
 
 
 def _by_column(leaves: Sequence[Leaf | Opaque]) -> dict[Path, list[Leaf]]:
@@ -116,22 +141,30 @@ def _span(bounds: Sequence[Compare]) -> pa.Array | None:
     return pa.array([from_ordinal(low, data_type)], data_type) if low == high else None
 
 
-def _satisfying(
-    candidates: pa.Array, path: Path, own: Sequence[Leaf], leaves: Sequence[Leaf | Opaque]
-) -> pa.Array:
+def _satisfying(candidates: pa.Array, path: Path, leaves: Sequence[Leaf | Opaque]) -> pa.Array:
     """The candidates for which every condition on this column alone holds, as DataFusion sees it.
 
-    Candidates of floats stand for all equal ones, and inside a struct for none: they all stay.
+    Conditions on the bare column are tried first: they never fail, as a division may.
     """
-    conditions: list[Predicate] = [leaf for leaf in leaves if _reads_only(leaf, path)]
-    if len(conditions) < 2 or len(path) > 1 or pt.is_floating(candidates.type):
-        return candidates
-    sql = to_datafusion(all_of(conditions))
-    try:
-        holds = engine.evaluate_sql(sql, {path[0]: candidates}, len(candidates))
-    except engine.BadExpression:
-        return candidates
-    return candidates.filter(holds.fill_null(False))
+    alone = [leaf for leaf in leaves if _reads_only(leaf, path)]
+    plain = [leaf for leaf in alone if not isinstance(leaf, Opaque) and leaf.term == Column(path)]
+    tests = [leaf for leaf in alone if leaf not in plain]
+    if len(plain) > 1:
+        candidates = candidates.filter(_holds(all_of(plain), path, candidates))
+    for test in tests:
+        try:
+            candidates = candidates.filter(_holds(test, path, candidates))
+        except engine.BadExpression:
+            continue
+    return candidates
+
+
+def _holds(condition: Predicate, path: Path, candidates: pa.Array) -> pa.Array:
+    column = candidates
+    for name in reversed(path[1:]):
+        column = pa.StructArray.from_arrays([column], names=[name])
+    held = engine.evaluate_sql(to_datafusion(condition), {path[0]: column}, len(candidates))
+    return held.fill_null(False)
 
 
 def _reads_only(leaf: Leaf | Opaque, path: Path) -> bool:
@@ -158,9 +191,9 @@ def _sharing_sources(fields: Sequence[BoundField]) -> list[list[BoundField]]:
 def _project_group(fields: Sequence[BoundField], points: Mapping[Path, pa.Array]) -> Predicate:
     paths = sorted({path for field in fields for path in field.sources if path is not None})
     sizes = [len(points[path]) for path in paths]
-    if math.prod(sizes) > _MOST_TUPLES:
-        alone = [field for field in fields if field.source is not None] if len(fields) > 1 else []
-        return all_of(_project_group([field], points) for field in alone)
+    if len(paths) > 1 and math.prod(sizes) > _MOST_TUPLES:
+        single = [field for field in fields if field.source is not None]
+        return all_of(_project_each(single, points))
     places = np.indices(sizes).reshape(len(sizes), -1)
     rows = {
         path: points[path].take(pa.array(place)) for path, place in zip(paths, places, strict=True)

@@ -141,17 +141,17 @@ def _project_conjunction(
     points = points_of(leaves)
     if points is None:
         return FALSE
-    found: list[Predicate] = list(project_points(fields, points))
+    found: list[Predicate] = list(project_points(fields, points.values))
     ranges: dict[Path, list[Compare]] = {}
     for leaf in leaves:
         if isinstance(leaf, Opaque):
             continue
         path = leaf.term.path if isinstance(leaf.term, Column) else None
-        if isinstance(leaf, Compare) and path is not None and path not in points:
+        if isinstance(leaf, Compare) and path is not None and path not in points.settled:
             ranges.setdefault(path, []).append(leaf)
         for field in fields:
             if path in field.sources and (
-                all(source in points for source in field.sources)
+                all(source in points.settled for source in field.sources)
                 or _is_in_chain(leaf, field, fields)
             ):
                 continue
