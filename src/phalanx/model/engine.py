@@ -16,20 +16,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from datafusion import DataFrame
+import pyarrow.types as pt
 
 from phalanx.errors import InvalidSchema, InvalidSpec, PhalanxError
 from phalanx.model.conversion import NotPerRow, to_node
 from phalanx.model.murmur3 import murmur3, murmur3_multi
 from phalanx.model.names import resolve_path
 from phalanx.model.session import LIFTED_FUNCTIONS, relation, typed_as
-from phalanx.model.syntax import Call, Cast, Column, Node, to_sql, transform
+from phalanx.model.syntax import Call, Cast, Column, Literal, Node, to_sql, transform
 
 _MENTIONS_LIFTED = re.compile("|".join(sorted(LIFTED_FUNCTIONS)), re.IGNORECASE)
 # DataFusion's work on a chain of AND or OR is quadratic, on a balanced tree it is linear.
 _JUNCTIONS = re.compile(r"\b(?:and|or)\b", re.IGNORECASE)
 _LONG_CHAIN = 64
-_LIFTED_TYPES = {"murmur3": pa.int32(), "murmur3_multi": pa.int32(), "md5_int": pa.int64()}
+# Inside an expression a hash has 64 bits: the smallest int32 has no absolute value in 32.
+_LIFTED_TYPE = pa.int64()
 _NAME = r'(?:"(?:[^"]|"")*"|[^\s".]+)'
 _UNKNOWN_COLUMN = re.compile(rf"No field named ({_NAME}(?:\.{_NAME})*)\.")
 _VALUE = "value"
@@ -61,7 +62,7 @@ def bind(text: str, schema: pa.Schema) -> Bound:
     if aliases or _MENTIONS_LIFTED.search(text) or len(_JUNCTIONS.findall(text)) > _LONG_CHAIN:
         return bind_node(_resolved(_node(expression), schema, aliases), schema)
     try:
-        return _simplified(expression, typed_as(schema))
+        return _simplified(expression, schema)
     except BadExpression:
         written = _node(expression)
         exact = _resolved(written, schema, aliases)
@@ -89,8 +90,8 @@ def bind_node(node: Node, schema: pa.Schema) -> Bound:
         return part
 
     rest = to_sql(transform(node, lift))
-    frame = typed_as(_with_lifted(schema, lifted))
-    bound = _simplified(frame.parse_sql_expr(rest), frame)
+    extended = _with_lifted(schema, lifted)
+    bound = _simplified(typed_as(extended).parse_sql_expr(rest), extended)
     return Bound(transform(bound.node, lower), bound.type)
 
 
@@ -167,16 +168,38 @@ def _node(expression: Any) -> Node:
 
 
 def _resolved(node: Node, schema: pa.Schema, aliases: Mapping[str, str]) -> Node:
+    """The node with exact column paths; what lies inside a map is a key, not a path."""
+
     def exact(part: Node) -> Node:
         if not isinstance(part, Column):
             return part
-        first = aliases.get(part.path[0], part.path[0])
-        return Column(_exact_path((first, *part.path[1:]), schema))
+        path = (aliases.get(part.path[0], part.path[0]), *part.path[1:])
+        reach = _struct_depth(path, schema)
+        found: Node = Column(_exact_path(path[:reach], schema))
+        for key in path[reach:]:
+            found = Call("get_field", (found, Literal(pa.scalar(key))))
+        return found
 
     return transform(node, exact)
 
 
-def _simplified(expression: Any, frame: DataFrame) -> Bound:
+def _struct_depth(path: tuple[str, ...], schema: pa.Schema) -> int:
+    """How many names of the path are columns and struct fields, before a map or list comes."""
+    for depth in range(1, len(path)):
+        try:
+            above = resolve_path(path[:depth], schema)
+        except InvalidSchema:
+            break
+        data_type = schema.field(above[0]).type
+        for name in above[1:]:
+            data_type = data_type.field(name).type
+        if pt.is_map(data_type) or pt.is_list(data_type):
+            return depth
+    return len(path)
+
+
+def _simplified(expression: Any, schema: pa.Schema) -> Bound:
+    frame = typed_as(schema)
     try:
         selected = frame.select(expression.alias(_VALUE))
         data_type = selected.schema().field(0).type
@@ -187,11 +210,12 @@ def _simplified(expression: Any, frame: DataFrame) -> Bound:
     if type(below.to_variant()).__name__ != "TableScan":
         # DataFusion has moved a window or a subquery out of the expression: ask for its name.
         _node(expression)
-    return Bound(_node(plan.to_variant().projections()[0]), data_type)
+    found = _node(plan.to_variant().projections()[0])
+    return Bound(_resolved(found, schema, {}), data_type)
 
 
 def _with_lifted(schema: pa.Schema, lifted: Mapping[str, Call]) -> pa.Schema:
-    extra = [pa.field(name, _LIFTED_TYPES[call.name]) for name, call in lifted.items()]
+    extra = [pa.field(name, _LIFTED_TYPE) for name in lifted]
     return pa.schema([*schema, *extra])
 
 
@@ -209,9 +233,10 @@ def _check_lifted(call: Call, schema: pa.Schema) -> None:
 def _evaluate_lifted(call: Call, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
     match call.name:
         case "murmur3":
-            return murmur3(_argument(call.args[0], columns, rows))
+            return murmur3(_argument(call.args[0], columns, rows)).cast(_LIFTED_TYPE)
         case "murmur3_multi":
-            return murmur3_multi(*(_argument(arg, columns, rows) for arg in call.args))
+            hashed = murmur3_multi(*(_argument(arg, columns, rows) for arg in call.args))
+            return hashed.cast(_LIFTED_TYPE)
         case "md5_int":
             digest = Cast(Call("md5", call.args), pa.string())
             return _leading_int64(evaluate_sql(to_sql(digest), columns, rows))

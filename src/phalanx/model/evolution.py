@@ -36,7 +36,7 @@ def next_spec(
         field = _field(term, schema, by_id)
         if (same := by_meaning.get(field.meaning)) is not None:
             field = _reused(field, term, same)
-        elif field.field_id in by_id:
+        elif by_id.get(field.field_id, field).meaning != field.meaning:
             raise InvalidSpec(
                 f"Cannot use the field id {field.field_id!r} for {field.label(schema)}: it means "
                 f"{by_id[field.field_id].label(schema)}, and an id keeps its meaning for ever. "
@@ -74,6 +74,10 @@ def _field(
     types = [schema.type_of(source) for source in source_ids]
     match term.derivation:
         case CustomExpression(sql=sql, result_type=result_type):
+            if not types:
+                raise InvalidSpec(
+                    f"Cannot use the expression {sql!r}: it needs at least one source column."
+                )
             derivation = checked(sql, types, result_type)
         case Transform() as derivation:
             check_source_count(derivation, len(types))

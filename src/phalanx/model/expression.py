@@ -21,7 +21,7 @@ from phalanx.model.calendar_parts import DATE_CHAIN
 from phalanx.model.literals import NotExpressible, one_form
 from phalanx.model.predicate import TRUE, In, IsNull, Leaf, among
 from phalanx.model.session import volatile_functions
-from phalanx.model.syntax import Call, Column, Literal, Node, columns, walk
+from phalanx.model.syntax import Call, Column, Literal, Node, walk
 from phalanx.model.transform import IDENTITY, Projection, Transform
 from phalanx.model.truncate import Truncate
 
@@ -81,38 +81,42 @@ def checked(text: str, sources: Sequence[pa.DataType], result: pa.DataType) -> T
     """
     if pt.is_nested(result) or pt.is_null(result) or pt.is_dictionary(result):
         raise _refused(text, f"its result type {result} cannot be a partition value")
-    derivation = parsed(text, len(sources), result)
-    if not isinstance(derivation, Expression):
-        return _checked_result(text, derivation, derivation.result_type(*sources), result)
+    node = _parse(text, len(sources))
+    if (known := well_known(node, len(sources))) is not None:
+        return _checked_known(text, node, known, sources, result)
+    if len(sources) > 1 and (narrower := well_known(node, 1)) is not None:
+        raise _refused(text, f"it is {narrower.name} of col0 alone, so it takes one column")
     schema = pa.schema([(f"col{place}", _utc_type(kind)) for place, kind in enumerate(sources)])
-    unused = {(name,) for name in schema.names} - columns(derivation.node)
-    if unused:
-        raise _refused(
-            text, f"it does not use {min(unused)[0]}; leave out columns it does not need"
-        )
     try:
-        inferred = engine.bind_node(derivation.node, schema).type
+        inferred = engine.bind_node(node, schema).type
     except engine.BadExpression as error:
         raise _refused(text, str(error)) from None
     if not _is_consistent(inferred, result):
         raise _refused(text, f"it gives {inferred}, but its result type is declared {result}")
-    _check_null(derivation, sources)
-    _check_widths(derivation, sources)
-    return derivation
+    expression = Expression(text, result, node)
+    _check_null(expression, sources)
+    _check_widths(expression, sources)
+    return expression
 
 
 def parsed(text: object, sources: int, result: pa.DataType) -> Transform:
     """An expression read from a stored spec, whose source types are not known yet."""
     if not isinstance(text, str):
         raise InvalidSpec(f"Cannot use the expression {text!r}: expected SQL text.")
+    node = _parse(text, sources)
+    return well_known(node, sources) or Expression(text, result, node)
+
+
+def _parse(text: str, sources: int) -> Node:
+    placeholders = pa.schema([(f"col{place}", pa.null()) for place in range(sources)])
     try:
-        node = engine.parse(text, pa.schema([(f"col{n}", pa.null()) for n in range(sources)]))
+        node = engine.parse(text, placeholders)
     except engine.BadExpression as error:
         raise _refused(text, str(error)) from None
     except NotExpressible as error:
         raise _refused(text, f"{error} cannot be used in a partition expression") from None
     _check_functions(text, node)
-    return well_known(node, sources) or Expression(text, result, node)
+    return node
 
 
 def well_known(node: Node, sources: int) -> Transform | None:
@@ -157,13 +161,15 @@ def _truncate(width: pa.Scalar) -> Transform | None:
     return Truncate(width.as_py())
 
 
-def _checked_result(
-    text: str, known: Transform, expected: pa.DataType, declared: pa.DataType
+def _checked_known(
+    text: str, node: Node, known: Transform, sources: Sequence[pa.DataType], declared: pa.DataType
 ) -> Transform:
+    expected = known.result_type(*sources)
+    if _parse(known.sql(*sources), len(sources)) != node:
+        raise _refused(text, f"for {sources[0]} it is not {known.name}: {known.sql(*sources)!r} is")
     if declared != expected:
         raise _refused(
-            text,
-            f"it is the transform {known.name}, whose result type is {expected}, not {declared}",
+            text, f"it is the transform {known.name}, whose type is {expected}, not {declared}"
         )
     return known
 

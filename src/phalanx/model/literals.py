@@ -132,7 +132,7 @@ def typed_sql(value: pa.Scalar) -> str:
     if pt.is_floating(data_type):
         return _float_sql(float(value.as_py()), data_type)
     if pt.is_decimal(data_type):
-        return _cast(text_sql(format(value.as_py(), "f")), data_type)
+        return _decimal_sql(value)
     if pt.is_string(data_type):
         return text_sql(value.as_py())
     if pt.is_large_string(data_type) or pt.is_string_view(data_type):
@@ -157,6 +157,14 @@ def typed_sql(value: pa.Scalar) -> str:
 
 def _cast(sql: str, data_type: pa.DataType) -> str:
     return f"arrow_cast({sql}, '{type_name(data_type)}')"
+
+
+def _decimal_sql(value: pa.Scalar) -> str:
+    data_type, digits = value.type, text_sql(format(value.as_py(), "f"))
+    if data_type.scale >= 0:
+        return _cast(digits, data_type)
+    # Text is not cast to a negative scale; whole numbers are.
+    return _cast(_cast(digits, pa.decimal256(76, 0)), data_type)
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:

@@ -176,7 +176,8 @@ class PartitionSpec:
             raise InvalidSpec(f"Cannot read the partition spec {_shown(text)}: {error}.") from None
         if not isinstance(obj, dict) or not isinstance(obj.get("fields"), list):
             raise InvalidSpec(
-                f"Cannot read the partition spec {_shown(text)}: expected an object with id and fields."
+                f"Cannot read the partition spec {_shown(text)}: expected an object with id and "
+                "fields."
             )
         fields = tuple(PartitionField.from_json(item) for item in obj["fields"])
         return cls(obj.get("id", 0), fields)

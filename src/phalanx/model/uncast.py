@@ -123,7 +123,8 @@ def _floor(source: pa.DataType, value: pa.Scalar) -> tuple[pa.Scalar | None, boo
         return None, math.copysign(1, value.as_py()) < 0
     exact = _on_line(value)
     if pt.is_floating(source):
-        return _floor_float(source, exact)
+        # A zero keeps its sign: a long IN of DataFusion tells the two apart.
+        return (value.cast(source), True) if exact == 0 else _floor_float(source, exact)
     step = _step(source)
     steps = math.floor(exact / step)
     low, high = _range(source)
