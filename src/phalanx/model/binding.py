@@ -9,7 +9,7 @@ import pyarrow.types as pt
 
 from phalanx.errors import InvalidPredicate
 from phalanx.model import engine
-from phalanx.model.literals import NotExpressible
+from phalanx.model.literals import NotExpressible, distinct
 from phalanx.model.predicate import (
     FALSE,
     TRUE,
@@ -163,7 +163,7 @@ class _Binder:
             return TRUE if negated else FALSE
         values = pa.array(valid, valid[0].type)
         if len(values) > 1:
-            values = values.unique()
+            values = distinct(values)
         term, source = self._source(arg, values.type)
         return uncast_membership(term, source, values, negated)
 
@@ -219,4 +219,4 @@ def _merged(parts: Iterable[Predicate]) -> Iterator[Predicate]:
     for term, arrays in sets.items():
         for data_type in dict.fromkeys(array.type for array in arrays):
             same = [array for array in arrays if array.type == data_type]
-            yield In(term, pa.concat_arrays(same).unique() if len(same) > 1 else same[0])
+            yield In(term, distinct(pa.concat_arrays(same)) if len(same) > 1 else same[0])

@@ -18,7 +18,7 @@ from phalanx.errors import InvalidSpec, SchemaMismatch
 from phalanx.model import engine
 from phalanx.model.buckets import Bucket, MultiBucket
 from phalanx.model.calendar_parts import DATE_CHAIN
-from phalanx.model.literals import NotExpressible, one_form
+from phalanx.model.literals import NotExpressible, distinct, one_form
 from phalanx.model.predicate import TRUE, In, IsNull, Leaf, among
 from phalanx.model.session import volatile_functions
 from phalanx.model.syntax import Call, Column, Literal, Node, walk
@@ -69,7 +69,7 @@ class Expression(Transform):
         return Projection(TRUE, False, "only equality passes through an expression")
 
     def _project_values(self, values: pa.Array, target: Column) -> Projection:
-        found = self.apply(values).unique()
+        found = distinct(self.apply(values))
         reason = "the expression may hold many values"
         return Projection(among(target, found), False, reason)
 

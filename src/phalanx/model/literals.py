@@ -292,6 +292,20 @@ def has_utc_meaning(data_type: pa.DataType) -> bool:
     return data_type.tz.upper() in {"UTC", "Z", "+00:00", "-00:00", "ETC/UTC"}
 
 
+def distinct(values: pa.Array) -> pa.Array:
+    """The values without repetition."""
+    return encoded(values).dictionary
+
+
+def encoded(values: pa.Array) -> pa.DictionaryArray:
+    """The values as codes into their distinct ones, NULL among them."""
+    if pt.is_decimal(values.type) and values.type.bit_width < 128:
+        # Arrow groups no narrower decimals.
+        wide = encoded(values.cast(pa.decimal128(values.type.precision, values.type.scale)))
+        return pa.DictionaryArray.from_arrays(wide.indices, wide.dictionary.cast(values.type))
+    return values.dictionary_encode(null_encoding="encode")
+
+
 def one_form(values: pa.Array) -> pa.Array:
     """Floats with one zero and one NaN, dictionaries decoded; other arrays unchanged."""
     if pt.is_dictionary(values.type):

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.literals import is_discrete, one_form, predecessor, successor
+from phalanx.model.literals import distinct, is_discrete, one_form, predecessor, successor
 from phalanx.model.predicate import (
     FALSE,
     Compare,
@@ -91,7 +91,7 @@ class Transform(ABC):
             case NotNull():
                 return Projection(NotNull(target), True)
             case In(values=values):
-                found = self.apply(values).unique()
+                found = distinct(self.apply(values))
                 return Projection(In(target, found), False, f"{self.name} holds many values")
             case Compare():
                 return self._project_range(leaf, source, target)
@@ -180,7 +180,7 @@ class Identity(Transform):
         """
         match leaf:
             case In(values=values):
-                return In(target, one_form(values).unique())
+                return In(target, distinct(one_form(values)))
             case NotIn(values=values):
                 unlike = pc.and_(pc.not_equal(values, 0.0), pc.invert(pc.is_nan(values)))
                 others = values.filter(unlike)

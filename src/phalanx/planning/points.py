@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from phalanx.errors import PhalanxError
 from phalanx.model import engine
-from phalanx.model.literals import from_ordinal, is_discrete, ordinal
+from phalanx.model.literals import distinct, encoded, from_ordinal, is_discrete, ordinal
 from phalanx.model.predicate import (
     TRUE,
     Compare,
@@ -205,7 +205,7 @@ def _project_group(fields: Sequence[BoundField], points: Mapping[Path, pa.Array]
     identities = {field.source for field in fields if field.derivation == IDENTITY}
     if len(fields) == 1 or identities >= set(paths):
         each = zip(fields, values, strict=True)
-        return all_of(among(field.target, found.unique()) for field, found in each)
+        return all_of(among(field.target, distinct(found)) for field, found in each)
     return _tuples(fields, values)
 
 
@@ -221,18 +221,13 @@ def _typed(values: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 def _tuples(fields: Sequence[BoundField], values: Sequence[pa.Array]) -> Predicate:
     """One of the tuples of values, as nested conditions that share their common parts."""
-    encoded = [_encoded(found) for found in values]
-    distinct = {tuple(map(int, row)) for row in zip(*(codes for codes, _ in encoded), strict=True)}
-    tree = _grouped(sorted(distinct))
+    columns = [encoded(found) for found in values]
+    codes = (column.indices.to_pylist() for column in columns)
+    tree = _grouped(sorted(set(zip(*codes, strict=True))))
     if _branches(tree) > _MOST_BRANCHES:
         each = zip(fields, values, strict=True)
-        return all_of(among(field.target, found.unique()) for field, found in each)
-    return _nested(tree, fields, [dictionary for _, dictionary in encoded])
-
-
-def _encoded(values: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Array]:
-    encoded = values.dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy(), encoded.dictionary
+        return all_of(among(field.target, distinct(found)) for field, found in each)
+    return _nested(tree, fields, [column.dictionary for column in columns])
 
 
 Tree: TypeAlias = tuple[tuple[tuple[int, ...], "Tree"], ...]
