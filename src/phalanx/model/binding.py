@@ -26,6 +26,7 @@ from phalanx.model.predicate import (
 from phalanx.model.schema import Schema
 from phalanx.model.syntax import (
     Call,
+    Case,
     Cast,
     Column,
     InList,
@@ -103,6 +104,10 @@ class _Binder:
                 return self._comparison(operator, left, right) or _opaque(node)
             case InList(arg=arg, items=items, negated=negated):
                 return self._membership(arg, items, negated) or _opaque(node)
+            case Case(operand=Call() as tested, branches=((Literal(value=when), then),)):
+                # `text LIKE '%'` comes back as: CASE text IS NOT NULL WHEN true THEN true END
+                if when.as_py() is True and node.otherwise is None:
+                    return all_of((self.truth(tested), self.truth(then)))
             case LikePattern(arg=arg, pattern=Literal(value=pattern), negated=negated):
                 if not pattern.is_valid:
                     return FALSE

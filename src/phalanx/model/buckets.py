@@ -60,7 +60,7 @@ class Bucket(Transform):
 
     def result_type(self, *sources: pa.DataType) -> pa.DataType:
         for source in sources:
-            if not is_hashable(source):
+            if not is_hashable(source) or source == pa.null():
                 raise InvalidSpec(
                     f"Cannot {self.name} a column of type {source}: {self.name} hashes numbers, "
                     "booleans, strings, binary, dates, times and decimals. "

@@ -33,6 +33,7 @@ _LONG_CHAIN = 64
 _LIFTED_TYPE = pa.int64()
 _NAME = r'(?:"(?:[^"]|"")*"|[^\s".]+)'
 _UNKNOWN_COLUMN = re.compile(rf"No field named ({_NAME}(?:\.{_NAME})*)\.")
+_NO_SUCH_FUNCTION = re.compile(r"No function matches the given name and argument types ('.*?')")
 _VALUE = "value"
 _HEX_VALUES = np.zeros(256, dtype=np.uint8)
 _HEX_VALUES[[*b"0123456789abcdef"]] = range(16)
@@ -221,8 +222,10 @@ def _with_lifted(schema: pa.Schema, lifted: Mapping[str, Call]) -> pa.Schema:
 
 def _check_lifted(call: Call, schema: pa.Schema) -> None:
     """Try the function on no rows: it refuses what it cannot hash."""
-    if not call.args or (call.name != "murmur3_multi" and len(call.args) != 1):
+    if call.name != "murmur3_multi" and len(call.args) != 1:
         raise BadExpression(f"{call.name} takes one argument, not {len(call.args)}.")
+    if not call.args:
+        raise BadExpression(f"{call.name} takes at least one argument.")
     empty = {field.name: pa.array([], field.type) for field in schema}
     try:
         _evaluate_lifted(call, empty, 0)
@@ -264,7 +267,11 @@ def _leading_int64(hexed: pa.Array) -> pa.Array:
 
 def _sentence(error: BaseException) -> str:
     """The innermost reason DataFusion gives, without its chain of causes and its hints."""
-    message = str(error).strip().split("caused by")[-1].strip().splitlines()[0]
+    message = str(error).strip().split("\ncaused by\n")[-1].strip()
+    if (misfit := _NO_SUCH_FUNCTION.search(message)) is not None:
+        return f"No function matches {misfit[1]}"
+    first, *rest = message.splitlines()
+    message = " ".join([first, *rest]) if first.endswith(":") else first
     message = re.sub(r"__row_\d+__\.|, metadata: \{[^}]*\}", "", message)
     message = re.sub(r"^(?:(?:DataFusion|[A-Z]\w*) error: |Error during planning: )+", "", message)
     return re.sub(r'^(?:Parser|Tokenizer)Error\("(.*)"\)$', r"\1", message)

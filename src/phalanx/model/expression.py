@@ -175,7 +175,8 @@ def _checked_known(
 
 
 def _refused(text: str, why: str) -> InvalidSpec:
-    return InvalidSpec(f"Cannot use the expression {text!r}: {why.rstrip('.')}.")
+    end = "" if why.endswith((".", "?")) else "."
+    return InvalidSpec(f"Cannot use the expression {text!r}: {why}{end}")
 
 
 def _check_functions(text: str, node: Node) -> None:

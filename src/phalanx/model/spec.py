@@ -33,7 +33,7 @@ class PartitionField:
     result_type: pa.DataType
 
     def __post_init__(self) -> None:
-        if not isinstance(self.field_id, str) or not _FIELD_ID.fullmatch(self.field_id):
+        if not isinstance(self.field_id, str) or not _is_column_name(self.field_id):
             raise InvalidSpec(
                 f"Cannot use the field id {self.field_id!r}: it names a manifest column, so it "
                 "must be text without dots, backticks and control characters."
@@ -90,7 +90,8 @@ class PartitionField:
                 f"Cannot read the partition field {field_id!r}: source_ids is {source_ids!r}, "
                 "expected a list of field ids."
             )
-        if ("transform" in obj) == ("expression" in obj):
+        given = {key for key in ("transform", "expression") if obj.get(key) is not None}
+        if len(given) != 1:
             raise InvalidSpec(
                 f"Cannot read the partition field {field_id!r}: expected exactly one of "
                 "transform and expression."
@@ -101,7 +102,7 @@ class PartitionField:
             raise InvalidSpec(
                 f"Cannot read the result_type of partition field {field_id!r}: {error}"
             ) from None
-        if "transform" in obj:
+        if "transform" in given:
             derivation = transform_from_json(obj["transform"])
         else:
             derivation = parsed(obj["expression"], len(source_ids), result_type)
@@ -205,6 +206,14 @@ def check_source_count(derivation: Transform, count: int) -> None:
             raise InvalidSpec(f"{derivation.name} needs at least one source column.")
     elif count != 1:
         raise InvalidSpec(f"{derivation.name} takes one source column, not {count}.")
+
+
+def _is_column_name(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return _FIELD_ID.fullmatch(text) is not None
 
 
 def _shown(text: object) -> str:

@@ -108,7 +108,7 @@ class Transform(ABC):
         beyond = (successor if bound.is_upper else predecessor)(bound.value)
         exact = beyond is None or self.apply(pa.array([beyond], beyond.type))[0] != value
         operator = "<=" if bound.is_upper else ">="
-        reason = "" if exact else f"the range ends inside a {self.name}"
+        reason = "" if exact else f"the range ends within one {self.name}"
         return Projection(Compare(target, operator, value), exact, reason)
 
     def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
@@ -167,7 +167,7 @@ class Identity(Transform):
         return True
 
     def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
-        if not pt.is_floating(source):
+        if not pt.is_floating(source) or isinstance(leaf, IsNull | NotNull):
             return Projection(_moved(leaf, target), True)
         return Projection(
             self._project_float(leaf, target), False, "equal floats share a partition"

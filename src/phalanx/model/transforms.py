@@ -15,6 +15,8 @@ def transform_from_json(obj: object) -> Transform:
     """The transform a `transform` object describes; `InvalidSpec` for anything else."""
     if not isinstance(obj, dict) or not isinstance(obj.get("type"), str):
         raise InvalidSpec(f"Cannot read the transform {obj!r}: expected an object with a type.")
+    # Some writers spell out what is not there.
+    obj = {key: value for key, value in obj.items() if value is not None}
     kind = obj["type"]
     if (transform := _WITHOUT_PARAMETERS.get(kind)) is not None:
         expected: set[str] = set()

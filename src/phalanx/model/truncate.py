@@ -15,7 +15,7 @@ import pyarrow.types as pt
 
 from phalanx.errors import InvalidSpec
 from phalanx.model.literals import one_form
-from phalanx.model.predicate import Compare, In, Leaf, Like, NotNull, any_of
+from phalanx.model.predicate import Compare, In, Leaf, Like, NotIn, NotNull, any_of
 from phalanx.model.syntax import Column
 from phalanx.model.transform import IDENTITY, Projection, Transform, check_positive
 
@@ -43,10 +43,10 @@ class Truncate(Transform):
                 f"Cannot truncate a column of type {source}: its rounding would change the "
                 "partition of a value when the column is promoted. Store it as float64."
             )
-        if not (_is_text(source) or _is_number(source)):
+        if not (_is_text(source) or _is_number(source)) or getattr(source, "scale", 0) < 0:
             raise InvalidSpec(
                 f"Cannot truncate a column of type {source}: truncate takes strings, integers, "
-                "decimals and float64. Use an expression field instead."
+                "decimals of scale 0 and up, and float64. Use an expression field instead."
             )
         return source
 
@@ -90,6 +90,10 @@ class Truncate(Transform):
     def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
         if _is_text(_decoded(source)):
             match leaf:
+                case In(values=values) if self._are_whole(values):
+                    return Projection(In(target, values), True)
+                case NotIn():
+                    return self._project_unlike(leaf, target)
                 case Compare():
                     return self._project_text_range(leaf, target)
                 case Like(case_sensitive=True):
@@ -97,6 +101,17 @@ class Truncate(Transform):
         if pt.is_floating(source) and isinstance(leaf, Compare):
             return self._project_float_range(leaf, source, target)
         return Transform.project(self, leaf, source, target)
+
+    def _are_whole(self, texts: pa.Array) -> bool:
+        """Whether the partitions of these texts hold nothing else."""
+        longest = pc.max(pc.utf8_length(texts)).as_py()
+        return longest is not None and longest < self.width
+
+    def _project_unlike(self, leaf: NotIn, target: Column) -> Projection:
+        short = leaf.values.filter(pc.less(pc.utf8_length(leaf.values), self.width))
+        exact = len(short) == len(leaf.values)
+        found: Leaf = NotIn(target, short) if len(short) else NotNull(target)
+        return Projection(found, exact, "" if exact else "truncate holds many values")
 
     def _project_text_range(self, leaf: Compare, target: Column) -> Projection:
         """A partition's least text is its own value, and texts of full width have no greatest."""

@@ -88,8 +88,9 @@ def _keeps_order(source: pa.DataType, value: pa.Scalar) -> bool:
     target = value.type
     if pt.is_integer(source):
         if pt.is_floating(target):
-            limit = _EXACT_INTEGERS[target]
-            return not math.isfinite(value.as_py()) or abs(value.as_py()) < limit
+            # Past all integers there is nothing that could be rounded.
+            size = abs(value.as_py())
+            return not math.isfinite(size) or size < _EXACT_INTEGERS[target] or size > 2**65
         return bool(pt.is_decimal(target) or _widens(source, target))
     if pt.is_decimal(source):
         return bool(pt.is_decimal(target) and target.scale >= source.scale)

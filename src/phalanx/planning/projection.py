@@ -240,7 +240,7 @@ def _projections(leaf: Leaf, fields: Sequence[BoundField]) -> Iterator[Projectio
     if chain and isinstance(leaf, Compare):
         exact = ends_on_a_part(leaf, chain)
         finest = chain[-1].derivation.name
-        yield Projection(TRUE, exact, "" if exact else f"the range ends inside a {finest}")
+        yield Projection(TRUE, exact, "" if exact else f"the range ends within one {finest}")
     for field in fields:
         if isinstance(leaf, Compare) and field in chain:
             continue
