@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from conformance.test_transforms import array_of, exact
+from conformance.values import array_of, exact
 from phalanx.model.expression import Expression
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec

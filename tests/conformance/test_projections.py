@@ -13,7 +13,7 @@ import pyarrow.types as pt
 import pytest
 from datafusion import SessionConfig, SessionContext, udf
 
-from conformance.test_transforms import array_of
+from conformance.values import array_of
 from phalanx.model.arrow_json import type_from_json
 from phalanx.model.binding import bind
 from phalanx.model.predicate import to_datafusion

@@ -318,6 +318,6 @@ def predicates(data: Rows) -> st.SearchStrategy[str]:
         )
 
     level = conditions(data)
-    for _ in range(3):
+    for _ in range(4):
         level = st.one_of(level, combined(level))
     return level
