@@ -126,6 +126,18 @@ KINDS: tuple[Kind, ...] = (
 )
 
 
+def _with_one_zero(kind: Kind) -> Kind:
+    if not pa.types.is_floating(kind.type):
+        return kind
+    zero = pa.scalar(0.0, kind.type)
+    values = kind.values.map(lambda value: zero if value.as_py() == 0 else value)
+    return dataclasses.replace(kind, values=values)
+
+
+# A long IN of DataFusion tells −0.0 from 0.0, unlike its =, its short IN, Lance and Phalanx.
+ONE_ZERO_KINDS = tuple(map(_with_one_zero, KINDS))
+
+
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """A schema and some rows of it, with the kind of every column."""

@@ -80,20 +80,6 @@ def test_points_keep_only_their_own_partitions(data: st.DataObject) -> None:
         assert key in allowed or not survives, (conditions, key, allowed)
 
 
-def _ends_and_middles(steps: range, step: int) -> tuple[list[int], list[int]]:
-    """First, middle and last moment of every step; the middles are never ends of a range."""
-    firsts = list(steps)
-    ends = sorted([*firsts, *(first + step - 1 for first in firsts)])
-    return ends, [first + step // 2 for first in firsts]
-
-
-def _domain(ends: list[int], middles: list[int], storage: pa.DataType, data_type: pa.DataType):
-    return Domain(
-        pa.array(ends, storage).cast(data_type),
-        pa.array([*ends, *middles], storage).cast(data_type),
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class Domain:
     """Values to compare with, and enough others that every range that can hold a value does."""
@@ -102,24 +88,39 @@ class Domain:
     values: pa.Array
 
 
+def _whole(values: range, ends: range, storage: pa.DataType, data_type: pa.DataType) -> Domain:
+    """A type of which all values around the ends are listed."""
+    return Domain(*(pa.array(each, storage).cast(data_type) for each in (ends, values)))
+
+
+def _moments(values: range, ends: slice, storage: pa.DataType, data_type: pa.DataType) -> Domain:
+    """First, middle and last moment of every step; a middle is never the end of a range."""
+    step = values.step
+    outer = [moment for first in values[ends] for moment in (first, first + step - 1)]
+    listed = [first + offset for first in values for offset in (0, step // 2, step - 1)]
+    return Domain(*(pa.array(each, storage).cast(data_type) for each in (outer, listed)))
+
+
 def _texts(length: int) -> list[str]:
     return ["".join(chars) for n in range(length) for chars in itertools.product("\0bé", repeat=n)]
 
 
 NEW_YEAR_2023 = 1_672_531_200
-HOURS = _ends_and_middles(range(NEW_YEAR_2023 - 86_400, NEW_YEAR_2023 + 86_400 * 800, 3600), 3600)
-DAYS = _ends_and_middles(range(19_300 * 86_400_000, 20_200 * 86_400_000, 86_400_000), 86_400_000)
-SLOTS = _ends_and_middles(range(0, 86_400, 900), 900)
+HOURS = range(NEW_YEAR_2023 - 400 * 86_400, NEW_YEAR_2023 + 1200 * 86_400, 3600)
+INNER_HOURS = slice(390 * 24, 1190 * 24)
+DAYS = range(18_900 * 86_400_000, 20_600 * 86_400_000, 86_400_000)
 DOMAINS: dict[str, Domain] = {
-    "int16": _domain([*range(-400, 401)], [], pa.int16(), pa.int16()),
-    "uint8": _domain([*range(256)], [], pa.uint8(), pa.uint8()),
-    "int8": _domain([*range(-128, 128)], [], pa.int8(), pa.int8()),
-    "decimal": Domain(*[pa.array([Decimal(n) / 10 for n in range(-400, 401)])] * 2),
-    "date32": _domain([*range(19_300, 20_200)], [], pa.int32(), pa.date32()),
-    "date64": _domain(*DAYS, pa.int64(), pa.date64()),
-    "timestamp": _domain(*HOURS, pa.int64(), pa.timestamp("s")),
-    "zoned": _domain(*HOURS, pa.int64(), pa.timestamp("s", "America/New_York")),
-    "time": _domain(*SLOTS, pa.int32(), pa.time32("s")),
+    "int16": _whole(range(-600, 601), range(-400, 401), pa.int16(), pa.int16()),
+    "uint8": _whole(range(256), range(256), pa.uint8(), pa.uint8()),
+    "int8": _whole(range(-128, 128), range(-128, 128), pa.int8(), pa.int8()),
+    "decimal": Domain(
+        *(pa.array([Decimal(n) / 10 for n in range(-end, end)]) for end in (400, 3000))
+    ),
+    "date32": _whole(range(18_900, 20_600), range(19_300, 20_200), pa.int32(), pa.date32()),
+    "date64": _moments(DAYS, slice(400, 1300), pa.int64(), pa.date64()),
+    "timestamp": _moments(HOURS, INNER_HOURS, pa.int64(), pa.timestamp("s")),
+    "zoned": _moments(HOURS, INNER_HOURS, pa.int64(), pa.timestamp("s", "America/New_York")),
+    "time": _moments(range(0, 86_400, 900), slice(None), pa.int32(), pa.time32("s")),
     # No text lies between one and the same with a zero byte behind it.
     "text": Domain(pa.array(_texts(4)), pa.array(_texts(6))),
     "bool": Domain(*[pa.array([False, True])] * 2),

@@ -71,9 +71,12 @@ def _term(
 ) -> Node | None:
     """The field's own expression over the columns, as a query that uses it would be simplified.
 
-    None where the two would not mean the same: SQL takes calendar parts in the column's zone.
+    None where the two would not mean the same: SQL takes calendar parts in the column's zone,
+    and tells apart floats that share a partition.
     """
     if None in sources or not all(has_utc_meaning(kind) for kind in types):
+        return None
+    if any(pt.is_floating(kind) for kind in types):
         return None
     by_name = {f"col{place}": path for place, path in enumerate(sources)}
 

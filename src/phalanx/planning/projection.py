@@ -53,11 +53,15 @@ _MOST_DISJUNCTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What became of one condition under a spec, and why."""
+    """What became of one condition under a spec, and why.
+
+    `fails_open` marks a condition on a partition source that prunes nothing all the same.
+    """
 
     condition: str
     pushed: str | None
     exact: bool
+    fails_open: bool
     why: str
 
 
@@ -77,7 +81,7 @@ class SpecProjection:
     @property
     def fail_open(self) -> tuple[Reason, ...]:
         """The conditions on partition sources that prune nothing here."""
-        return tuple(reason for reason in self.reasons if reason.why and reason.pushed is None)
+        return tuple(reason for reason in self.reasons if reason.fails_open)
 
 
 def project_on_spec(predicate: Predicate, spec: PartitionSpec, schema: Schema) -> SpecProjection:
@@ -263,10 +267,12 @@ def _is_exact(predicate: Predicate, fields: Sequence[BoundField]) -> bool:
 def _reason(
     part: Predicate, pushed: Predicate, exact: bool, fields: Sequence[BoundField]
 ) -> Reason:
+    sources = {path for field in fields for path in field.sources}
     return Reason(
         condition=summary(part),
         pushed=None if pushed == TRUE else summary(pushed),
         exact=exact,
+        fails_open=pushed == TRUE and not exact and bool(columns_of(part) & sources),
         why="" if exact else "; ".join(dict.fromkeys(_whys(part, fields))),
     )
 

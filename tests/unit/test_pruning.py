@@ -1,0 +1,129 @@
+"""What a plan says about itself, and the traps that brute force has found."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from phalanx import bucket, expression, identity, multi_bucket, year
+from phalanx.model.binding import bind
+from phalanx.model.evolution import next_spec
+from phalanx.model.partition_by import PartitionBy
+from phalanx.model.predicate import to_datafusion
+from phalanx.model.schema import Schema
+from phalanx.planning.projection import SpecProjection
+from phalanx.planning.pruning import prune
+
+SCHEMA = Schema.of(
+    pa.schema(
+        [
+            ("id", pa.int64()),
+            ("ts", pa.timestamp("us")),
+            ("country", pa.string()),
+            ("f", pa.float64()),
+            ("amount", pa.int32()),
+        ]
+    )
+)
+
+
+def projected(partition_by: PartitionBy, where: str) -> SpecProjection:
+    spec = next_spec(partition_by, SCHEMA, {})
+    return prune(bind(where, SCHEMA), {1: spec}, SCHEMA).specs[0]
+
+
+def test_conditions_that_prune_nothing_fail_open_only_if_a_partition_field_could_have_helped() -> (
+    None
+):
+    found = projected("country, bucket(16, id)", "length(country) > 3 AND amount > 5 AND id = 7")
+    assert [reason.condition for reason in found.fail_open] == ['character_length("country") > 3']
+    assert [reason.pushed for reason in found.reasons][:2] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "where", "why"),
+    [
+        ("bucket(16, id)", "id > 5", "bucket does not keep order"),
+        ("month(ts)", "ts > '2025-01-01'", "month is cyclic: a range needs the coarser parts too"),
+        ("year(ts)", "ts > '2025-02-03'", "the range ends within one year"),
+        ("country", "amount = 3", "no partition field comes from amount"),
+        ("truncate(3, country)", "country LIKE 'abcd%'", "the prefix is longer than the width"),
+        (
+            [multi_bucket(["id", "country"], 8)],
+            "id = 3",
+            "multi_bucket needs all of its columns",
+        ),
+    ],
+)
+def test_a_residual_has_its_reason(partition_by: PartitionBy, where: str, why: str) -> None:
+    (reason,) = projected(partition_by, where).reasons
+    assert (reason.exact, reason.why) == (False, why)
+
+
+def test_a_long_list_is_pushed_whole_and_shown_short() -> None:
+    values = ", ".join(map(str, range(70_000)))
+    found = projected("id", f"id IN ({values})")
+    assert to_datafusion(found.filter).endswith("69998, 69999)")
+    assert to_datafusion(found.residual) == "true"
+    assert found.reasons[0].condition == "id IN (0, 1, 2, 3, 4, 5, 6, 7, … 70,000 values)"
+
+
+def test_too_many_pairs_of_values_fail_open_but_lose_nothing() -> None:
+    values = ", ".join(map(str, range(300)))
+    texts = ", ".join(f"'{n}'" for n in range(300))
+    where = f"id IN ({values}) AND country IN ({texts})"
+    found = projected([multi_bucket(["id", "country"], 8), bucket("id", 4)], where)
+    assert to_datafusion(found.filter) == "partition_field_id_bucket IN (0, 1, 2, 3)"
+    assert to_datafusion(found.residual) == to_datafusion(bind(where, SCHEMA))
+
+
+def test_a_query_on_floats_is_not_taken_for_the_fields_own_expression() -> None:
+    """The partition value is computed from 0.0, but the row may hold −0.0: 1 / −0.0 is −inf."""
+    term = expression("CAST(1.0 / col0 > 0 AS INT)", ["f"], pa.int32(), field_id="above")
+    found = projected([term], "CAST(1.0 / f > 0 AS INT) = 0")
+    assert to_datafusion(found.filter) == "true"
+
+
+def test_a_negative_nan_is_below_all_numbers_and_its_partition_is_kept() -> None:
+    found = projected([identity("f")], "f < 0.5")
+    assert to_datafusion(found.filter) == (
+        "partition_field_f < 0.5 OR partition_field_f = arrow_cast('NaN', 'Float64')"
+    )
+    assert math.isnan(
+        next_spec(["f"], SCHEMA, {}).fields[0].derivation.apply(pa.array([-math.nan]))[0].as_py()
+    )
+
+
+def test_a_long_chain_of_alternatives_is_planned_and_stays_sound() -> None:
+    where = " OR ".join(f"(id = {n} AND country = 'c{n}')" for n in range(200))
+    found = projected("country", where)
+    listed = to_datafusion(found.filter)
+    assert all(f"'c{n}'" in listed for n in range(200))
+    assert to_datafusion(found.residual) != "true"
+
+
+def test_a_pruning_can_be_pickled() -> None:
+    specs = {1: next_spec([year("ts"), "country"], SCHEMA, {})}
+    pruning = prune(bind("ts > '2025-01-01' AND country IN ('a', 'b')", SCHEMA), specs, SCHEMA)
+    assert pickle.loads(pickle.dumps(pruning)) == pruning
+
+
+def test_every_spec_is_projected_by_its_own_fields() -> None:
+    first = next_spec("country", SCHEMA, {})
+    second = next_spec("year(ts)", SCHEMA, {1: first})
+    pruning = prune(bind("country = 'US'", SCHEMA), {2: second, 1: first}, SCHEMA)
+    assert pruning.manifest_filter == (
+        "object_type = 'table' AND ((object_id LIKE 'v1$%' AND partition_field_country = 'US') OR "
+        "object_id LIKE 'v2$%')"
+    )
+    assert [to_datafusion(spec.residual) for spec in pruning.specs] == ["true", "country = 'US'"]
+
+
+def test_what_can_never_be_true_reads_nothing() -> None:
+    specs = {1: next_spec("bucket(16, id)", SCHEMA, {})}
+    for where in ("id > 5 AND id < 6", "id = 1 AND id = 2", "id IS NULL AND id = 1", "false"):
+        pruning = prune(bind(where, SCHEMA), specs, SCHEMA)
+        assert pruning.manifest_filter == "false", where
