@@ -127,3 +127,9 @@ def test_what_can_never_be_true_reads_nothing() -> None:
     for where in ("id > 5 AND id < 6", "id = 1 AND id = 2", "id IS NULL AND id = 1", "false"):
         pruning = prune(bind(where, SCHEMA), specs, SCHEMA)
         assert pruning.manifest_filter == "false", where
+
+
+def test_no_time_comes_before_midnight() -> None:
+    schema = Schema.of(pa.schema([("t", pa.time32("s"))]))
+    pruning = prune(bind("t < '00:00:00'", schema), {1: next_spec("hour(t)", schema, {})}, schema)
+    assert pruning.manifest_filter == "false"

@@ -275,12 +275,15 @@ def _neighbour(value: pa.Scalar, step: int) -> pa.Scalar | None:
     data_type = value.type
     if data_type == pa.float64():
         number = value.as_py()
-        following = float(np.nextafter(number, math.inf * step))
-        return None if math.isnan(number) or following == number else pa.scalar(following)
+        nearest = float(np.nextafter(number, math.inf * step))
+        return None if math.isnan(number) or nearest == number else pa.scalar(nearest)
     if pt.is_boolean(data_type):
         return pa.scalar(step > 0) if value.as_py() is (step < 0) else None
+    following = ordinal(value) + step
+    if pt.is_time(data_type) and not 0 <= following * _NANOSECONDS[data_type.unit] < _DAY:
+        return None
     try:
-        return from_ordinal(ordinal(value) + step, data_type)
+        return from_ordinal(following, data_type)
     except (pa.ArrowInvalid, OverflowError):
         return None
 
