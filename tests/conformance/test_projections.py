@@ -16,7 +16,7 @@ from datafusion import SessionConfig, SessionContext, udf
 from conformance.values import array_of
 from phalanx.model.arrow_json import type_from_json
 from phalanx.model.binding import bind
-from phalanx.model.predicate import to_datafusion
+from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.pruning import Pruning, prune

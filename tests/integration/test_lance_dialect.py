@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from phalanx.model import engine
 from phalanx.model.binding import bind
-from phalanx.model.predicate import TRUE, for_lance, to_datafusion, to_lance
+from phalanx.model.predicate import TRUE
+from phalanx.model.rendering import for_lance, to_datafusion, to_lance
 from phalanx.model.schema import Schema
 from phalanx.planning.pruning import prune
 from properties.oracle import matching

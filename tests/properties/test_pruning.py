@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from phalanx.model import engine
 from phalanx.model.binding import bind
-from phalanx.model.predicate import FALSE, TRUE, to_datafusion
+from phalanx.model.predicate import FALSE, TRUE
+from phalanx.model.rendering import to_datafusion
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.pruning import Pruning, prune
 from properties.oracle import matching

@@ -15,7 +15,7 @@ from phalanx.model.binding import bind
 from phalanx.model.evolution import next_spec
 from phalanx.model.literals import ordinal, typed_sql
 from phalanx.model.partition_by import PartitionTerm, day, hour, identity, month, truncate, year
-from phalanx.model.predicate import to_datafusion
+from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.pruning import prune

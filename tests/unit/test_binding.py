@@ -18,8 +18,8 @@ from phalanx.model.predicate import (
     Opaque,
     Or,
     columns_of,
-    to_datafusion,
 )
+from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.syntax import Column
 

@@ -27,12 +27,9 @@ from phalanx.model.predicate import (
     any_of,
     columns_of,
     conjuncts,
-    for_lance,
     leaves,
-    summary,
-    to_datafusion,
-    to_lance,
 )
+from phalanx.model.rendering import for_lance, summary, to_datafusion, to_lance
 from phalanx.model.schema import Schema
 from phalanx.model.syntax import Call, Column, Literal
 

@@ -12,7 +12,7 @@ from phalanx import bucket, expression, identity, multi_bucket, year
 from phalanx.model.binding import bind
 from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy
-from phalanx.model.predicate import to_datafusion
+from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.planning.projection import SpecProjection
 from phalanx.planning.pruning import prune

@@ -10,16 +10,8 @@ import pytest
 from datafusion import SessionContext
 
 from phalanx.model.literals import from_ordinal, type_name, typed_sql
-from phalanx.model.predicate import (
-    FALSE,
-    Compare,
-    In,
-    NotIn,
-    NotNull,
-    Predicate,
-    all_of,
-    to_datafusion,
-)
+from phalanx.model.predicate import FALSE, Compare, In, NotIn, NotNull, Predicate, all_of
+from phalanx.model.rendering import to_datafusion
 from phalanx.model.syntax import Column
 from phalanx.model.uncast import uncast_comparison, uncast_membership
 

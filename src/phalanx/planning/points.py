@@ -29,8 +29,8 @@ from phalanx.model.predicate import (
     all_of,
     among,
     any_of,
-    to_datafusion,
 )
+from phalanx.model.rendering import to_datafusion
 from phalanx.model.syntax import Column, columns
 from phalanx.model.transform import IDENTITY, inclusive_bound
 from phalanx.planning.fields import BoundField, Path

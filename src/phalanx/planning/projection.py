@@ -36,9 +36,8 @@ from phalanx.model.predicate import (
     columns_of,
     conjuncts,
     leaves,
-    summary,
-    to_datafusion,
 )
+from phalanx.model.rendering import summary, to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.model.syntax import Column, columns

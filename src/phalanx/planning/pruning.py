@@ -11,15 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from phalanx.model.predicate import (
-    In,
-    Like,
-    Predicate,
-    all_of,
-    any_of,
-    summary,
-    to_lance,
-)
+from phalanx.model.predicate import In, Like, Predicate, all_of, any_of
+from phalanx.model.rendering import summary, to_lance
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.model.syntax import Column
