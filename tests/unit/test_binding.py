@@ -80,10 +80,10 @@ def test_unknown_columns_get_the_close_names(where: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("ts > 5", "Timestamp(µs) > Int64"),
-        ("i = true", "Int64 = Boolean"),
-        ("ok = 1", "Boolean = Int64"),
-        ("tags = 1", "List(Int64) = Int64"),
+        ("ts > 5", "Timestamp(µs) and Int64"),
+        ("i = true", "Int64 and Boolean"),
+        ("ok = 1", "Boolean and Int64"),
+        ("tags = 1", "List(Int64) and Int64"),
         ("at = 1", "Struct"),
         ("i = 'abc'", "'abc'"),
         ("small IN (1, 'x')", "'x'"),
@@ -112,11 +112,11 @@ def test_what_cannot_be_compared_is_refused(where: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("", "EOF"),
-        ("   ", "EOF"),
-        ("i =", "EOF"),
-        ("i = 1 AND", "EOF"),
-        ("(i = 1", "EOF"),
+        ("", "the end of the text"),
+        ("   ", "the end of the text"),
+        ("i =", "the end of the text"),
+        ("i = 1 AND", "the end of the text"),
+        ("(i = 1", "the end of the text"),
         ("= 1", "Line: 1, Column: 1"),
         ("i = 1)", "Line: 1, Column: 6"),
         ("i=1) or (1=1", "Line: 1, Column: 4"),

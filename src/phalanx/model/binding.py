@@ -48,6 +48,8 @@ def bind(where: str, schema: Schema) -> Predicate:
     Raises `InvalidPredicate` for text that does not parse, names no column, or compares what
     cannot be compared.
     """
+    if not isinstance(where, str):
+        raise InvalidPredicate(f"Cannot use the predicate {where!r}: expected SQL text.")
     try:
         bound = engine.bind(where, schema.arrow)
         if not (pt.is_boolean(bound.type) or pt.is_null(bound.type)):
@@ -57,7 +59,8 @@ def bind(where: str, schema: Schema) -> Predicate:
             )
         return _Binder(schema).truth(bound.node)
     except engine.BadExpression as error:
-        raise InvalidPredicate(f"Cannot use the predicate {where!r}: {error}") from None
+        end = "" if str(error).endswith((".", "?")) else "."
+        raise InvalidPredicate(f"Cannot use the predicate {where!r}: {error}{end}") from None
     except NotExpressible:
         return _opaque_text(where, schema)
 

@@ -123,8 +123,10 @@ def _function(expression: Any) -> Node:
     name = expression.rex_call_operator()
     args = tuple(to_node(arg) for arg in expression.rex_call_operands())
     match name, args:
-        case "get_field", (Column(path=path), Literal(value=key)) if pt.is_string(key.type):
-            return Column((*path, key.as_py()))
+        case "get_field", (Column(path=path), *keys):
+            names = [key.value.as_py() for key in keys if isinstance(key, Literal)]
+            if len(names) == len(keys) and all(isinstance(name, str) for name in names):
+                return Column((*path, *names))
         case "date_part", (Literal(value=part), arg) if pt.is_string(part.type):
             return Call(name, (Literal(pa.scalar(part.as_py().lower())), arg))
     return Call(name, args)

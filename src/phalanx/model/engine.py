@@ -34,6 +34,14 @@ _LIFTED_TYPE = pa.int64()
 _NAME = r'(?:"(?:[^"]|"")*"|[^\s".]+)'
 _UNKNOWN_COLUMN = re.compile(rf"No field named ({_NAME}(?:\.{_NAME})*)\.")
 _NO_SUCH_FUNCTION = re.compile(r"No function matches the given name and argument types ('.*?')")
+_PLAINER = {
+    r"Cannot infer common argument type for comparison operation (.+) [!<>=]+ (.+)": (
+        r"\1 and \2 cannot be compared"
+    ),
+    r"found: EOF": "found: the end of the text",
+    r"error computing timezone offset": "the column's zone has no such local time, or has it twice",
+    r"Invalid function '(year|month|day|hour)'\.?": r"\1 is written date_part('\1', …) in SQL",
+}
 _VALUE = "value"
 _HEX_VALUES = np.zeros(256, dtype=np.uint8)
 _HEX_VALUES[[*b"0123456789abcdef"]] = range(16)
@@ -194,7 +202,7 @@ def _struct_depth(path: tuple[str, ...], schema: pa.Schema) -> int:
         data_type = schema.field(above[0]).type
         for name in above[1:]:
             data_type = data_type.field(name).type
-        if pt.is_map(data_type) or pt.is_list(data_type):
+        if pt.is_map(data_type) or pt.is_list(data_type) or pt.is_null(data_type):
             return depth
     return len(path)
 
@@ -274,4 +282,7 @@ def _sentence(error: BaseException) -> str:
     message = " ".join([first, *rest]) if first.endswith(":") else first
     message = re.sub(r"__row_\d+__\.|, metadata: \{[^}]*\}", "", message)
     message = re.sub(r"^(?:(?:DataFusion|[A-Z]\w*) error: |Error during planning: )+", "", message)
-    return re.sub(r'^(?:Parser|Tokenizer)Error\("(.*)"\)$', r"\1", message)
+    message = re.sub(r'^(?:Parser|Tokenizer)Error\("(.*)"\)$', r"\1", message)
+    for pattern, plain in _PLAINER.items():
+        message = re.sub(pattern, plain, message)
+    return message

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import pyarrow as pa
+
 from phalanx.errors import InvalidSchema, InvalidSpec
 from phalanx.model.expression import checked
 from phalanx.model.partition_by import (
@@ -70,24 +72,39 @@ def _field(
     try:
         source_ids = tuple(schema.id_of(column) for column in term.columns)
     except InvalidSchema as error:
-        raise InvalidSpec(f"Cannot partition by {', '.join(term.columns)}: {error}") from None
+        hint = " For a transform write year('ts'), or all of partition_by as one text."
+        called = any("(" in column for column in term.columns)
+        raise InvalidSpec(
+            f"Cannot partition by {', '.join(term.columns)}: {error}{hint if called else ''}"
+        ) from None
     types = [schema.type_of(source) for source in source_ids]
-    match term.derivation:
-        case CustomExpression(sql=sql, result_type=result_type):
-            if not types:
-                raise InvalidSpec(
-                    f"Cannot use the expression {sql!r}: it needs at least one source column."
-                )
-            derivation = checked(sql, types, result_type)
-        case Transform() as derivation:
-            check_source_count(derivation, len(types))
-            result_type = derivation.result_type(*types)
     names = [".".join(schema.path_of(source) or ()) for source in source_ids]
+    derivation, result_type = _derived(term, names, types)
     field_id = "unnamed" if term.field_id is None else term.field_id
     field = PartitionField(field_id, source_ids, derivation, result_type)
     if term.field_id is None:
         field = replace(field, field_id=_default_id(field, names, taken))
     return field
+
+
+def _derived(
+    term: PartitionTerm, names: list[str], types: list[pa.DataType]
+) -> tuple[Transform, pa.DataType]:
+    """What the term derives, and its type; a misfit is told with the name of the column."""
+    try:
+        match term.derivation:
+            case CustomExpression(sql=sql, result_type=declared):
+                if not types:
+                    raise InvalidSpec(f"The expression {sql!r} needs at least one source column.")
+                return checked(sql, types, declared), declared
+            case Transform() as derivation:
+                check_source_count(derivation, len(types))
+                return derivation, derivation.result_type(*types)
+    except InvalidSpec as error:
+        message = str(error)
+        for name, kind in zip(names, types, strict=True):
+            message = message.replace(f"a column of type {kind}:", f"column {name!r} ({kind}):")
+        raise InvalidSpec(message) from None
 
 
 def _default_id(
@@ -99,7 +116,7 @@ def _default_id(
     if field.expression is not None or any("." in name for name in names):
         raise InvalidSpec(
             f"Cannot name the partition field {field.derivation.label(*names)}: expressions and "
-            "nested columns have no default field id. Give one with field_id=…"
+            "nested columns have no default field id. Give one with field_id=…, or AS … in text"
         )
     return next(name for name in _candidates(field.derivation, names) if name not in taken)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -40,8 +40,11 @@ def _field(written: str, fields: list[pa.Field], above: Path, path: Sequence[str
         choices = " or ".join(_dotted(above, field) for field in alike)
         raise InvalidSchema(f"Column {wanted} is ambiguous: write {choices}.")
     by_spelling = {field.name.lower(): field for field in fields}
-    close = difflib.get_close_matches(written.lower(), by_spelling, n=2)
-    if close:
+    close = difflib.get_close_matches(written.lower(), by_spelling, n=2, cutoff=0.7)
+    deeper = [path for path in _paths(fields, above) if path[-1].lower() == written.lower()]
+    if deeper:
+        hint = f"Did you mean {' or '.join(repr('.'.join(path)) for path in deeper[:2])}?"
+    elif close:
         hint = f"Did you mean {' or '.join(_dotted(above, by_spelling[name]) for name in close)}?"
     elif fields:
         names = ", ".join(field.name for field in fields[:20]) + (", …" if fields[20:] else "")
@@ -50,6 +53,14 @@ def _field(written: str, fields: list[pa.Field], above: Path, path: Sequence[str
     else:
         hint = f"{'.'.join(above)!r} has no fields that a path can reach."
     raise InvalidSchema(f"No column {wanted}. {hint}")
+
+
+def _paths(fields: Iterable[pa.Field], above: Path) -> Iterator[Path]:
+    """Every path that leads through structs."""
+    for field in fields:
+        yield (*above, field.name)
+        if pt.is_struct(field.type):
+            yield from _paths(field.type, (*above, field.name))
 
 
 def _dotted(above: Path, field: pa.Field) -> str:

@@ -68,7 +68,7 @@ def bucket(column: str, n: int, *, field_id: str | None = None) -> PartitionTerm
 
 def multi_bucket(columns: Sequence[str], n: int, *, field_id: str | None = None) -> PartitionTerm:
     """One of `n` buckets, by the hash of several values together."""
-    return PartitionTerm(MultiBucket(n), tuple(columns), field_id)
+    return PartitionTerm(MultiBucket(n), _names(columns), field_id)
 
 
 def truncate(column: str, width: int, *, field_id: str | None = None) -> PartitionTerm:
@@ -79,8 +79,20 @@ def truncate(column: str, width: int, *, field_id: str | None = None) -> Partiti
 def expression(
     sql: str, columns: Sequence[str], result_type: pa.DataType, *, field_id: str | None = None
 ) -> PartitionTerm:
-    """A DataFusion expression over `col0`, `col1`, …, the given columns in order."""
-    return PartitionTerm(CustomExpression(sql, result_type), tuple(columns), field_id)
+    """A DataFusion expression over `col0`, `col1`, …, the given columns in order.
+
+    Zoned timestamps are taken in UTC, as all partition values are.
+    """
+    if not isinstance(result_type, pa.DataType):
+        raise InvalidSpec(
+            f"Cannot use the result type {result_type!r}: expected an Arrow type, as pa.int64()."
+        )
+    return PartitionTerm(CustomExpression(sql, result_type), _names(columns), field_id)
+
+
+def _names(columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns; one may come without a list around it."""
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def partition_terms(partition_by: PartitionBy) -> tuple[PartitionTerm, ...]:
@@ -91,6 +103,8 @@ def partition_terms(partition_by: PartitionBy) -> tuple[PartitionTerm, ...]:
         raise InvalidSpec(f"Cannot partition by {partition_by!r}: expected a list or text.")
     terms = []
     for item in partition_by:
+        if isinstance(item, PartitionTerm) and not all(isinstance(c, str) for c in item.columns):
+            raise InvalidSpec(f"Cannot partition by {item.columns!r}: expected column names.")
         if isinstance(item, str):
             terms.append(identity(item))
         elif isinstance(item, PartitionTerm):

@@ -62,6 +62,10 @@ class Schema:
 
         Nested fields that lack an id get fresh ones; ids on only some of the columns are refused.
         """
+        if not isinstance(arrow, pa.Schema):
+            raise InvalidSchema(
+                f"Cannot use {type(arrow).__name__} as a schema: expected pa.Schema."
+            )
         columns = columns_of(arrow)
         metadata = dict(arrow.metadata or {})
         mark = metadata.pop(LAST_FIELD_ID.encode(), None)
@@ -81,7 +85,7 @@ class Schema:
         """The schema that a namespace's property `schema` holds (format: Appendix A)."""
         try:
             parsed = json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidSchema(
                 f"The schema is not JSON ({error}): expected an object with a list of fields."
             ) from error

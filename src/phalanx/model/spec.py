@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
-from phalanx.errors import InvalidSchema, InvalidSpec
+from phalanx.errors import InvalidSchema, InvalidSpec, SchemaMismatch
 from phalanx.model.arrow_json import type_from_json, type_to_json
 from phalanx.model.expression import Expression, checked, parsed
 from phalanx.model.schema import Schema
@@ -139,7 +140,10 @@ class PartitionField:
         paths = [schema.path_of(source) for source in self.source_ids]
         if paths and all(path is None for path in paths) and self.expression is None:
             return pa.nulls(rows.num_rows, self.result_type)
-        columns = [pa.nulls(rows.num_rows) if p is None else _column(rows, p) for p in paths]
+        columns = [
+            pa.nulls(rows.num_rows) if path is None else _column(rows, path, schema.type_of(source))
+            for source, path in zip(self.source_ids, paths, strict=True)
+        ]
         return self.derivation.apply(*columns)
 
 
@@ -225,10 +229,27 @@ def _is_id(source: object) -> bool:
     return isinstance(source, int) and not isinstance(source, bool)
 
 
-def _column(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array:
+def _column(
+    rows: pa.RecordBatch | pa.Table, path: Sequence[str], expected: pa.DataType
+) -> pa.Array:
+    """The source column; a value of another type would fall in another partition."""
+    name = ".".join(path)
+    if path[0] not in rows.schema.names:
+        raise SchemaMismatch(f"The rows have no column {name!r}, which the partition spec reads.")
     column = rows.column(path[0])
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    for name in path[1:]:
-        column = pc.struct_field(column, name)
+    for child in path[1:]:
+        if not pt.is_struct(column.type) or column.type.get_field_index(child) < 0:
+            raise SchemaMismatch(f"The rows have no column {name!r}: {path[0]!r} is {column.type}.")
+        column = pc.struct_field(column, child)
+    if _decoded(column.type) != _decoded(expected):
+        raise SchemaMismatch(
+            f"The rows have column {name!r} as {column.type}, but the schema has {expected}. "
+            "Cast it first."
+        )
     return column
+
+
+def _decoded(data_type: pa.DataType) -> pa.DataType:
+    return data_type.value_type if pt.is_dictionary(data_type) else data_type

@@ -43,7 +43,7 @@ class Pruning:
             lines.append(f"spec v{spec.spec_id}: {summary(spec.filter)}")
             for reason in spec.reasons:
                 lines.append(f"  {reason.condition}")
-                lines.append(f"    pruned by {reason.pushed or 'nothing'}")
+                lines.append(f"    pruned by {reason.pushed or 'nothing, taken by itself'}")
                 if not reason.exact:
                     lines.append(f"    stays for the scan: {reason.why}")
         return "\n".join(lines)

@@ -1,0 +1,111 @@
+"""Partition values of rows, and the mistakes people make on the way to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from phalanx import bucket, expression, multi_bucket, year
+from phalanx.errors import InvalidPredicate, InvalidSchema, InvalidSpec, SchemaMismatch
+from phalanx.model.binding import bind
+from phalanx.model.evolution import next_spec
+from phalanx.model.partition_by import PartitionBy
+from phalanx.model.rendering import to_datafusion
+from phalanx.model.schema import Schema
+from phalanx.planning.pruning import prune
+
+INNER = pa.struct([("day", pa.date32()), ("zip", pa.string())])
+SCHEMA = Schema.of(
+    pa.schema(
+        [
+            ("id", pa.int64()),
+            ("ts", pa.timestamp("us", "Europe/Berlin")),
+            ("at", pa.struct([("inner", INNER), ("id", pa.int32())])),
+        ]
+    )
+)
+
+
+def test_a_field_two_structs_deep_is_partitioned_and_pruned() -> None:
+    spec = next_spec("year(at.inner.day) AS y, truncate(2, at.inner.zip) AS z", SCHEMA, {})
+    inner = pa.array([{"day": None, "zip": "abc"}, None], INNER)
+    at = pa.StructArray.from_arrays([inner, pa.array([1, 2], pa.int32())], ["inner", "id"])
+    rows = pa.table({"id": [1, 2], "ts": pa.nulls(2, SCHEMA.arrow.field("ts").type), "at": at})
+    assert spec.partition_values(rows, SCHEMA).to_pylist() == [
+        {"y": None, "z": "ab"},
+        {"y": None, "z": None},
+    ]
+    where = bind("at.inner.day = '2025-03-04' AND At.Inner.ZIP LIKE 'a%'", SCHEMA)
+    assert to_datafusion(prune(where, {1: spec}, SCHEMA).specs[0].filter) == (
+        "partition_field_y = 2025 AND partition_field_z LIKE 'a%'"
+    )
+
+
+def test_an_expression_may_look_into_a_struct() -> None:
+    term = expression("upper(col0['zip'])", ["at.inner"], pa.string(), field_id="zip")
+    spec = next_spec([term], SCHEMA, {})
+    inner = pa.array([{"day": None, "zip": "abc"}], INNER)
+    at = pa.StructArray.from_arrays([inner, pa.array([1], pa.int32())], ["inner", "id"])
+    assert spec.partition_values(pa.table({"at": at}), SCHEMA).to_pylist() == [{"zip": "ABC"}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (pa.table({"id": ["1"]}), "'id' as string, but the schema has int64"),
+        (pa.table({"id": [1.5]}), "'id' as double, but the schema has int64"),
+        (pa.table({"other": [1]}), "no column 'id'"),
+    ],
+)
+def test_rows_of_another_type_are_refused(rows: pa.Table, message: str) -> None:
+    """They would be hashed by other bytes, and fall in other partitions."""
+    spec = next_spec([bucket("id", 8)], SCHEMA, {})
+    with pytest.raises(SchemaMismatch, match=message):
+        spec.partition_values(rows, SCHEMA)
+
+
+def test_a_dictionary_is_as_good_as_its_values() -> None:
+    schema = Schema.of(pa.schema([("name", pa.string())]))
+    spec = next_spec("bucket(8, name)", schema, {})
+    plain = pa.table({"name": ["a", "b", None, "a"]})
+    coded = pa.table({"name": plain.column("name").combine_chunks().dictionary_encode()})
+    assert spec.partition_values(coded, schema) == spec.partition_values(plain, schema)
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "message"),
+    [
+        (["year(ts)"], r"one text"),
+        ("year(id)", r"the year of column 'id' \(int64\)"),
+        ([bucket("at", 4)], r"column 'at' \(struct"),
+        ("at.id", r"AS … in text"),
+        ("zip", r"Did you mean 'at\.inner\.zip'\?"),
+        ([year(None)], r"expected column names"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_misfit_is_told_by_its_column(partition_by: PartitionBy, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        next_spec(partition_by, SCHEMA, {})
+
+
+def test_one_column_needs_no_list_around_it() -> None:
+    assert multi_bucket("id", 4) == multi_bucket(["id"], 4)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error"),
+    [
+        (lambda: Schema.of({"id": "int64"}), InvalidSchema),
+        (lambda: Schema.from_json(5), InvalidSchema),  # type: ignore[arg-type]
+        (lambda: expression("col0", ["id"], "int64"), InvalidSpec),
+        (lambda: bind(None, SCHEMA), InvalidPredicate),  # type: ignore[arg-type]
+        (lambda: bind("year(ts) = 2025", SCHEMA), InvalidPredicate),
+    ],
+)
+def test_simple_misuse_is_told_plainly(
+    mistake: Callable[[], object], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=r"expected|Expected|date_part"):
+        mistake()
