@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from phalanx import bucket, expression, identity, multi_bucket, year
+from phalanx.errors import InvalidPredicate
 from phalanx.model.binding import bind
 from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy
@@ -133,3 +134,27 @@ def test_no_time_comes_before_midnight() -> None:
     schema = Schema.of(pa.schema([("t", pa.time32("s"))]))
     pruning = prune(bind("t < '00:00:00'", schema), {1: next_spec("hour(t)", schema, {})}, schema)
     assert pruning.manifest_filter == "false"
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("= DATE '2300-01-01'", "false"),
+        ("< DATE '2300-01-01'", "ns IS NOT NULL"),
+        (">= DATE '2300-01-01'", "false"),
+        ("> DATE '1600-01-01'", "ns IS NOT NULL"),
+        ("<= DATE '1600-01-01'", "false"),
+        ("= DATE '1600-01-01'", "false"),
+    ],
+)
+def test_days_that_a_column_cannot_hold_decide_the_comparison(
+    condition: str, expected: str
+) -> None:
+    schema = Schema.of(pa.schema([("ns", pa.timestamp("ns"))]))
+    assert to_datafusion(bind(f"CAST(ns AS DATE) {condition}", schema)) == expected
+
+
+def test_a_panic_inside_datafusion_is_an_invalid_predicate() -> None:
+    schema = Schema.of(pa.schema([("d", pa.decimal128(5, -2))]))
+    with pytest.raises(InvalidPredicate, match="Cannot use the predicate 'd = 5'"):
+        bind("d = 5", schema)

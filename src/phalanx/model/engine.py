@@ -42,6 +42,8 @@ _PLAINER = {
     r"error computing timezone offset": "the column's zone has no such local time, or has it twice",
     r"Invalid function '(year|month|day|hour)'\.?": r"\1 is written date_part('\1', …) in SQL",
 }
+# A panic inside DataFusion is no Exception, but no reason to end the program either.
+_STOPPED = (KeyboardInterrupt, SystemExit, GeneratorExit)
 _VALUE = "value"
 _HEX_VALUES = np.zeros(256, dtype=np.uint8)
 _HEX_VALUES[[*b"0123456789abcdef"]] = range(16)
@@ -130,7 +132,9 @@ def evaluate_sql(sql: str, columns: Mapping[str, pa.Array], rows: int) -> pa.Arr
         selected = frame.select(frame.parse_sql_expr(sql).alias(_VALUE))
         data_type = selected.schema().field(0).type
         batches = selected.collect()
-    except Exception as error:
+    except _STOPPED:
+        raise
+    except BaseException as error:
         raise BadExpression(_sentence(error)) from None
     chunks = [batch.column(0) for batch in batches]
     return pa.concat_arrays(chunks) if chunks else pa.array([], data_type)
@@ -143,7 +147,9 @@ def _parse(text: str, schema: pa.Schema) -> tuple[Any, dict[str, str]]:
         known = [pa.field(name, schema.field(exact).type) for name, exact in aliases.items()]
         try:
             return typed_as(pa.schema([*schema, *known])).parse_sql_expr(text), aliases
-        except Exception as error:
+        except _STOPPED:
+            raise
+        except BaseException as error:
             path = _unknown_column(str(error))
             if path is None or path[0] in aliases:
                 raise BadExpression(_sentence(error)) from None
@@ -214,7 +220,9 @@ def _simplified(expression: Any, schema: pa.Schema) -> Bound:
         data_type = selected.schema().field(0).type
         plan = selected.optimized_logical_plan()
         (below,) = plan.inputs()
-    except Exception as error:
+    except _STOPPED:
+        raise
+    except BaseException as error:
         raise BadExpression(_sentence(error)) from None
     if type(below.to_variant()).__name__ != "TableScan":
         # DataFusion has moved a window or a subquery out of the expression: ask for its name.

@@ -188,7 +188,7 @@ def _temporal_sql(value: pa.Scalar) -> str:
     data_type = value.type
     shown = iso_text(value)
     if shown is None:
-        return _cast(str(ordinal(value)), data_type)
+        return _cast(typed_sql(value.cast(storage_type(data_type))), data_type)
     if pt.is_date32(data_type):
         return f"DATE '{shown}'"
     zoned = pt.is_timestamp(data_type) and data_type.tz is not None

@@ -52,8 +52,7 @@ def uncast_membership(
     if _floors_to_days(source, values.type):
         if negated or len(values) != 1:
             return None
-        bounds = (_by_day(term, source, operator, values[0]) for operator in (">=", "<="))
-        return all_of(bound for bound in bounds if bound is not None)
+        return all_of(_by_day(term, source, operator, values[0]) for operator in (">=", "<="))
     kept = []
     for value in values:
         if not _keeps_order(source, value):
@@ -70,17 +69,17 @@ def _floors_to_days(source: pa.DataType, target: pa.DataType) -> bool:
     return bool(pt.is_timestamp(source) and pt.is_date32(target) and has_utc_meaning(source))
 
 
-def _by_day(term: Node, source: pa.DataType, operator: str, day: pa.Scalar) -> Predicate | None:
+def _by_day(term: Node, source: pa.DataType, operator: str, day: pa.Scalar) -> Predicate:
     """`CAST(timestamp AS DATE) operator day`: compare with the first instant of a day."""
+    first = ordinal(day)
     if operator in ("<=", ">"):
-        first, operator = ordinal(day) + 1, {"<=": "<", ">": ">="}[operator]
-    else:
-        first = ordinal(day)
-    try:
-        instant = from_ordinal(first * (_DAY // _NANOSECONDS[source.unit]), source)
-    except (OverflowError, pa.ArrowInvalid):
-        return None
-    return Compare(term, operator, instant)
+        first, operator = first + 1, {"<=": "<", ">": ">="}[operator]
+    instant = first * (_DAY // _NANOSECONDS[source.unit])
+    low, high = _range(source)
+    if low <= instant <= high:
+        return Compare(term, operator, from_ordinal(instant, source))
+    every = (instant > high) == (operator == "<")
+    return NotNull(term) if every else FALSE
 
 
 def _keeps_order(source: pa.DataType, value: pa.Scalar) -> bool:
