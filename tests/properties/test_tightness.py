@@ -114,7 +114,10 @@ DOMAINS: dict[str, Domain] = {
     "uint8": _whole(range(256), range(256), pa.uint8(), pa.uint8()),
     "int8": _whole(range(-128, 128), range(-128, 128), pa.int8(), pa.int8()),
     "decimal": Domain(
-        *(pa.array([Decimal(n) / 10 for n in range(-end, end)]) for end in (400, 3000))
+        *(
+            pa.array([Decimal(n) / 10 for n in range(-end, end)], pa.decimal128(5, 1))
+            for end in (400, 3000)
+        )
     ),
     "date32": _whole(range(18_900, 20_600), range(19_300, 20_200), pa.int32(), pa.date32()),
     "date64": _moments(DAYS, slice(400, 1300), pa.int64(), pa.date64()),
