@@ -158,3 +158,15 @@ def test_a_panic_inside_datafusion_is_an_invalid_predicate() -> None:
     schema = Schema.of(pa.schema([("d", pa.decimal128(5, -2))]))
     with pytest.raises(InvalidPredicate, match="Cannot use the predicate 'd = 5'"):
         bind("d = 5", schema)
+
+
+def test_a_bound_without_a_year_keeps_all_and_the_other_bound_still_prunes() -> None:
+    schema = Schema.of(pa.schema([("s", pa.timestamp("s"))]))
+    spec = next_spec("year(s), month(s)", schema, {})
+    far = "s < arrow_cast(1735689600000000000, 'Timestamp(Second, None)')"
+    alone = prune(bind(far, schema), {1: spec}, schema).specs[0]
+    assert to_datafusion(alone.filter) == "true"
+    assert alone.fail_open
+    both = prune(bind(f"{far} AND s >= '2025-01-01'", schema), {1: spec}, schema).specs[0]
+    assert to_datafusion(both.filter) == "partition_field_s_year >= 2025"
+    assert to_datafusion(both.residual).startswith("s < arrow_cast(1735689600000000000")

@@ -243,7 +243,10 @@ def test_a_day_is_a_range_of_instants() -> None:
     )
 
 
-def test_days_beyond_the_instants_of_a_column_stay() -> None:
-    far = from_ordinal(2**31 - 1, pa.date32())
-    for operator in OPERATORS:
-        assert uncast_comparison(X, pa.timestamp("ns"), operator, far) is None
+def test_days_beyond_the_instants_of_a_column_decide() -> None:
+    for days, below in ((2**31 - 1, True), (-(2**31), False)):
+        far = from_ordinal(days, pa.date32())
+        for operator in OPERATORS:
+            every = operator.startswith("<") == below
+            found = uncast_comparison(X, pa.timestamp("ns"), operator, far)
+            assert found == (NotNull(X) if every else FALSE)

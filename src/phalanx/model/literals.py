@@ -188,7 +188,9 @@ def _temporal_sql(value: pa.Scalar) -> str:
     data_type = value.type
     shown = iso_text(value)
     if shown is None:
-        return _cast(typed_sql(value.cast(storage_type(data_type))), data_type)
+        # Only times of 32 bits cannot be had from the int64 that plain digits are.
+        ticks = str(ordinal(value))
+        return _cast(_cast(ticks, pa.int32()) if pt.is_time32(data_type) else ticks, data_type)
     if pt.is_date32(data_type):
         return f"DATE '{shown}'"
     zoned = pt.is_timestamp(data_type) and data_type.tz is not None

@@ -162,8 +162,18 @@ def _project_conjunction(
                 found.append(projection.predicate)
     for path, bounds in ranges.items():
         if chain := chain_of(path, fields):
-            found.append(project_chain(bounds, chain))
+            found.extend(_project_ranges(bounds, chain))
     return all_of(sorted(_distinct(found), key=_place_in(fields)))
+
+
+def _project_ranges(bounds: Sequence[Compare], chain: Sequence[BoundField]) -> Iterator[Predicate]:
+    try:
+        yield project_chain(bounds, chain)
+    except PhalanxError:
+        # A bound so far away that it has no year: each of the others still says something.
+        if len(bounds) > 1:
+            for bound in bounds:
+                yield from _project_ranges([bound], chain)
 
 
 def _place_in(fields: Sequence[BoundField]) -> Callable[[Predicate], int]:
@@ -241,14 +251,21 @@ def _projections(leaf: Leaf, fields: Sequence[BoundField]) -> Iterator[Projectio
     """What each field says of the leaf, the date chain speaking for all of its own."""
     chain = chain_of(leaf.term.path, fields) if isinstance(leaf.term, Column) else ()
     if chain and isinstance(leaf, Compare):
-        exact = ends_on_a_part(leaf, chain)
-        finest = chain[-1].derivation.name
-        yield Projection(TRUE, exact, "" if exact else f"the range ends within one {finest}")
+        yield _chain_verdict(leaf, chain)
     for field in fields:
         if isinstance(leaf, Compare) and field in chain:
             continue
         if (projection := _project_leaf(leaf, field)) is not None:
             yield projection
+
+
+def _chain_verdict(leaf: Compare, chain: Sequence[BoundField]) -> Projection:
+    try:
+        exact = ends_on_a_part(leaf, chain)
+    except PhalanxError as error:
+        return Projection(TRUE, False, f"it cannot be evaluated: {error}")
+    finest = chain[-1].derivation.name
+    return Projection(TRUE, exact, "" if exact else f"the range ends within one {finest}")
 
 
 def _is_exact(predicate: Predicate, fields: Sequence[BoundField]) -> bool:
