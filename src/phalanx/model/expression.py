@@ -29,7 +29,8 @@ _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 _WHOLE_SAMPLES = (0, 1, -1, 2, 5, -7, 10, 34, 100, 127, -128, 255, 1000, 32767, -32768, 10**6)
-_FLOAT_SAMPLES = (0.0, 0.5, -1.5, 0.1, 2.0, 3.25, 1e4, -1e4, math.inf, math.nan)
+# The long one is 0.1 in 32 bits, which 64 bits hold too.
+_FLOAT_SAMPLES = (0.0, 0.5, -1.5, 0.10000000149011612, 2.0, 3.25, 1e4, -1e4, math.inf, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
