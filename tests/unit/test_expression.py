@@ -481,3 +481,9 @@ def test_an_expression_survives_a_copy() -> None:
 def test_labels_show_the_text_and_the_columns() -> None:
     made = checked("col0 || col1", [TEXT, TEXT], TEXT)
     assert made.label("a", "b") == "expression('col0 || col1', a, b)"
+
+
+def test_sources_are_widened_together_too() -> None:
+    """A sum that overflows only when both of its columns are large depends on their width."""
+    with pytest.raises(InvalidSpec, match="equal numbers must fall in one partition"):
+        checked("abs(murmur3(col0 + col1)) % 4 + 1", [pa.int32(), pa.int32()], pa.int64())

@@ -212,12 +212,15 @@ def _check_null(expression: Expression, sources: Sequence[pa.DataType]) -> None:
 
 def _check_widths(expression: Expression, sources: Sequence[pa.DataType]) -> None:
     """The format's third requirement, tried on samples in every width that can hold them."""
-    for place, source in enumerate(sources):
+    alone = [(place,) for place in range(len(sources))]
+    alike = [tuple(n for n, kind in enumerate(sources) if kind == one) for one in sources]
+    for places in dict.fromkeys([*alone, *alike]):
+        source = sources[places[0]]
         for other in _other_widths(source):
             samples = list(_samples(source, other))
             pairs = zip(
-                _values(expression, sources, place, pa.array(samples, source)),
-                _values(expression, sources, place, pa.array(samples, other)),
+                _values(expression, sources, places, pa.array(samples, source)),
+                _values(expression, sources, places, pa.array(samples, other)),
                 strict=True,
             )
             for sample, (one, two) in zip(samples, pairs, strict=True):
@@ -240,7 +243,9 @@ def _other_widths(source: pa.DataType) -> Iterator[pa.DataType]:
 
 def _samples(source: pa.DataType, other: pa.DataType) -> Iterator[Any]:
     """Values that both types hold exactly."""
-    for sample in _FLOAT_SAMPLES if pt.is_floating(source) else _WHOLE_SAMPLES:
+    extremes = (2 ** (kind.bit_width - sign) - 1 for kind in (source, other) for sign in (0, 1))
+    whole = (*_WHOLE_SAMPLES, *extremes)
+    for sample in _FLOAT_SAMPLES if pt.is_floating(source) else whole:
         try:
             held = pa.scalar(sample, source).as_py()
             if repr(pa.scalar(held, other).as_py()) == repr(held):
@@ -250,18 +255,18 @@ def _samples(source: pa.DataType, other: pa.DataType) -> Iterator[Any]:
 
 
 def _values(
-    expression: Expression, sources: Sequence[pa.DataType], place: int, samples: pa.Array
+    expression: Expression, sources: Sequence[pa.DataType], places: Sequence[int], samples: pa.Array
 ) -> list[pa.Scalar | None]:
-    """The partition values of the samples in one source; None where one cannot be had."""
-    columns = [_filler(source, len(samples)) for source in sources]
-    columns[place] = samples
+    """The partition values of the samples in some sources; None where one cannot be had."""
+    fillers = (_filler(source, len(samples)) for source in sources)
+    columns = [samples if place in places else filler for place, filler in enumerate(fillers)]
     try:
         return list(expression.apply(*columns))
     except SchemaMismatch:
         if len(samples) == 1:
             return [None]
     singles = (samples.slice(index, 1) for index in range(len(samples)))
-    return [value for one in singles for value in _values(expression, sources, place, one)]
+    return [value for one in singles for value in _values(expression, sources, places, one)]
 
 
 def _filler(source: pa.DataType, rows: int) -> pa.Array:
