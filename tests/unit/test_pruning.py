@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import pickle
+import time
 
 import pyarrow as pa
 import pytest
 
 from phalanx import bucket, expression, identity, multi_bucket, year
-from phalanx.errors import InvalidPredicate
+from phalanx.errors import InvalidPredicate, InvalidSpec
 from phalanx.model.binding import bind
 from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy
@@ -170,3 +171,35 @@ def test_a_bound_without_a_year_keeps_all_and_the_other_bound_still_prunes() -> 
     both = prune(bind(f"{far} AND s >= '2025-01-01'", schema), {1: spec}, schema).specs[0]
     assert to_datafusion(both.filter) == "partition_field_s_year >= 2025"
     assert to_datafusion(both.residual).startswith("s < arrow_cast(1735689600000000000")
+
+
+def test_now_is_the_time_of_the_query() -> None:
+    first = to_datafusion(bind("ts <= now()", SCHEMA))
+    time.sleep(0.01)
+    assert to_datafusion(bind("ts <= now()", SCHEMA)) != first
+
+
+def test_a_zero_stands_for_both_zeros_beside_any_other_condition() -> None:
+    found = projected("bucket(4, f)", "f = 0 AND 1.0 / f < 0")
+    assert to_datafusion(found.filter) == "partition_field_f_bucket = 0"
+
+
+def test_expressions_that_differ_in_the_sign_of_zero_differ() -> None:
+    term = "CASE WHEN 1.0 / (col0 * {}) > 0 THEN 1 ELSE 2 END"
+    specs = {
+        n: next_spec([expression(term.format(zero), ["id"], pa.int64(), field_id="x")], SCHEMA, {})
+        for n, zero in enumerate(("0.0", "-0.0"), start=1)
+    }
+    assert specs[1].fields[0].meaning != specs[2].fields[0].meaning
+
+
+def test_half_floats_are_pruned() -> None:
+    schema = Schema.of(pa.schema([("h", pa.float16())]))
+    pruning = prune(bind("h <> 0", schema), {1: next_spec("h", schema, {})}, schema)
+    assert to_datafusion(pruning.specs[0].filter) == "partition_field_h IS NOT NULL"
+
+
+def test_an_expression_that_fails_once_its_column_is_promoted_is_refused() -> None:
+    schema = Schema.of(pa.schema([("a", pa.int8())]))
+    with pytest.raises(InvalidSpec, match="equal numbers must fall in one partition"):
+        next_spec([expression("col0 + col0", ["a"], pa.int8(), field_id="x")], schema, {})

@@ -102,7 +102,7 @@ def bind_node(node: Node, schema: pa.Schema) -> Bound:
 
     rest = to_sql(transform(node, lift))
     extended = _with_lifted(schema, lifted)
-    bound = _simplified(typed_as(extended).parse_sql_expr(rest), extended)
+    bound = _simplified(_parse(rest, extended)[0], extended)
     return Bound(transform(bound.node, lower), bound.type)
 
 

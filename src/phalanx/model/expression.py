@@ -224,10 +224,13 @@ def _check_widths(expression: Expression, sources: Sequence[pa.DataType]) -> Non
                 strict=True,
             )
             for sample, (one, two) in zip(samples, pairs, strict=True):
-                if one is not None and two is not None and str(one) != str(two):
+                # What only the narrower type fails on could never be written in it.
+                lost = two is None and other.bit_width > source.bit_width
+                if one is not None and (lost or (two is not None and str(one) != str(two))):
                     raise _refused(
                         expression.text,
-                        f"{sample} as {source} gives {one} but as {other} gives {two}, "
+                        f"{sample} as {source} gives {one} but as {other} gives "
+                        f"{'an error' if two is None else two}, "
                         "and equal numbers must fall in one partition",
                     )
 

@@ -57,11 +57,22 @@ def volatile_functions() -> frozenset[str]:
     return frozenset(rows.to_pydict()["routine_name"]) | {"version", "arrow_metadata"}
 
 
-@lru_cache(maxsize=256)
 def typed_as(schema: pa.Schema) -> DataFrame:
-    """An empty relation with the given columns, to bind expressions against."""
+    """An empty relation with the given columns, to bind expressions against.
+
+    The frame is made anew each time: it keeps the time of its making as `now()`.
+    """
+    return session().table(_registered(schema))
+
+
+@lru_cache(maxsize=4096)
+def _registered(schema: pa.Schema) -> str:
+    """The name under which the session knows an empty table of the schema."""
     arrays = [pa.array([], field.type) for field in schema]
-    return relation(pa.RecordBatch.from_arrays(arrays, schema=schema.remove_metadata()))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema.remove_metadata())
+    name = f"__row_{next(_names)}__"
+    session().register_record_batches(name, [[batch]])
+    return name
 
 
 def relation(batch: pa.RecordBatch) -> DataFrame:

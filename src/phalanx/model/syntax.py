@@ -6,11 +6,13 @@ as the very same expression: every literal keeps its Arrow type.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from phalanx.model.literals import quote, type_name, typed_sql
 
@@ -22,11 +24,23 @@ class Column:
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A constant with its exact Arrow type."""
+    """A constant with its exact Arrow type; equal only to the very same one, bit by bit."""
 
     value: pa.Scalar
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._bits() == other._bits()
+
+    def __hash__(self) -> int:
+        return hash(self._bits())
+
+    def _bits(self) -> tuple[pa.DataType, object]:
+        """Arrow takes both zeros for equal, and no NaN for equal to itself."""
+        if pt.is_floating(self.value.type) and self.value.is_valid:
+            return self.value.type, struct.pack("<d", float(self.value.as_py()))
+        return self.value.type, self.value
 
 
 @dataclass(frozen=True, slots=True)

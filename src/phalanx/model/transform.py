@@ -182,7 +182,8 @@ class Identity(Transform):
             case In(values=values):
                 return In(target, distinct(one_form(values)))
             case NotIn(values=values):
-                unlike = pc.and_(pc.not_equal(values, 0.0), pc.invert(pc.is_nan(values)))
+                numbers = values.cast(pa.float64())
+                unlike = pc.and_(pc.not_equal(numbers, 0.0), pc.invert(pc.is_nan(numbers)))
                 others = values.filter(unlike)
                 return NotIn(target, others) if len(others) else NotNull(target)
             case Compare(operator="<" | "<=", value=value):

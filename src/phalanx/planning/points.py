@@ -70,8 +70,9 @@ def points_of(leaves: Sequence[Leaf | Opaque]) -> Points | None:
         if candidates is None:
             continue
         # A candidate among floats stands for all that are equal to it: no condition is tried.
-        if len(own) == 1 or not pt.is_floating(candidates.type):
+        if not pt.is_floating(candidates.type):
             candidates = _satisfying(candidates, path, leaves)
+        if len(own) == 1 or not pt.is_floating(candidates.type):
             settled.add(path)
         if len(candidates) == 0:
             return None
