@@ -7,6 +7,7 @@ from phalanx.errors import (
     InvalidSchema,
     InvalidSpec,
     NotPartitioned,
+    PartialWrite,
     PhalanxError,
     SchemaMismatch,
     UnknownSpec,
@@ -23,6 +24,8 @@ from phalanx.model.partition_by import (
     year,
 )
 from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.table.scan import Scan
+from phalanx.table.table import Table, create, open
 
 __all__ = [
     "CommitConflict",
@@ -31,18 +34,23 @@ __all__ = [
     "InvalidSchema",
     "InvalidSpec",
     "NotPartitioned",
+    "PartialWrite",
     "PartitionField",
     "PartitionSpec",
     "PhalanxError",
+    "Scan",
     "SchemaMismatch",
+    "Table",
     "UnknownSpec",
     "bucket",
+    "create",
     "day",
     "expression",
     "hour",
     "identity",
     "month",
     "multi_bucket",
+    "open",
     "truncate",
     "year",
 ]

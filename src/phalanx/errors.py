@@ -6,6 +6,7 @@
     ├── InvalidPredicate   a `where` that does not parse, bind or compare
     ├── SchemaMismatch     data or a change that does not fit the namespace schema
     ├── CommitConflict     another writer committed first, and the two cannot be merged
+    ├── PartialWrite       some partitions have the change, others have not
     ├── NotPartitioned     the path holds no partitioned namespace
     ├── UnknownSpec        data written under a spec version that has no definition
     └── ForeignWrite       someone wrote to a leaf table past Phalanx
@@ -36,6 +37,10 @@ class SchemaMismatch(PhalanxError):
 
 class CommitConflict(PhalanxError):
     """Another writer committed first, and the two cannot be merged."""
+
+
+class PartialWrite(PhalanxError):
+    """A change without a transaction that reached some partitions and not others."""
 
 
 class NotPartitioned(PhalanxError):

@@ -28,6 +28,13 @@ def resolve_path(path: Sequence[str], schema: pa.Schema) -> Path:
     return tuple(exact)
 
 
+def close_names(written: str, names: Iterable[str]) -> list[str]:
+    """The names that someone who wrote this may have meant, the closest first."""
+    by_spelling = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(written.lower(), by_spelling, n=2, cutoff=0.7)
+    return [by_spelling[name] for name in close]
+
+
 def _field(written: str, fields: list[pa.Field], above: Path, path: Sequence[str]) -> pa.Field:
     by_name = {field.name: field for field in fields}
     if written in by_name:
@@ -39,13 +46,12 @@ def _field(written: str, fields: list[pa.Field], above: Path, path: Sequence[str
     if alike:
         choices = " or ".join(_dotted(above, field) for field in alike)
         raise InvalidSchema(f"Column {wanted} is ambiguous: write {choices}.")
-    by_spelling = {field.name.lower(): field for field in fields}
-    close = difflib.get_close_matches(written.lower(), by_spelling, n=2, cutoff=0.7)
+    close = close_names(written, by_name)
     deeper = [path for path in _paths(fields, above) if path[-1].lower() == written.lower()]
     if deeper:
         hint = f"Did you mean {' or '.join(repr('.'.join(path)) for path in deeper[:2])}?"
     elif close:
-        hint = f"Did you mean {' or '.join(_dotted(above, by_spelling[name]) for name in close)}?"
+        hint = f"Did you mean {' or '.join(_dotted(above, by_name[name]) for name in close)}?"
     elif fields:
         names = ", ".join(field.name for field in fields[:20]) + (", …" if fields[20:] else "")
         inside = f" of {'.'.join(above)!r}" if above else ""

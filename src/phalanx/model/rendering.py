@@ -77,7 +77,11 @@ def for_lance(predicate: Predicate) -> tuple[Predicate, Predicate]:
 
 def _is_for_lance(predicate: Predicate) -> bool:
     return all(
-        not isinstance(leaf, Opaque) and isinstance(leaf.term, Column) for leaf in leaves(predicate)
+        not isinstance(leaf, Opaque)
+        and isinstance(leaf.term, Column)
+        # Lance has no way to write such a name.
+        and not any("`" in name for name in leaf.term.path)
+        for leaf in leaves(predicate)
     )
 
 

@@ -1,0 +1,69 @@
+"""The identity of a partition: a spec version and the values of its fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
+
+SPEC_ID = "spec_id"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKey:
+    """A partition: its spec's id, and one value for each field of that spec."""
+
+    spec_id: int
+    values: tuple[Any, ...]
+
+
+def key_columns(spec: PartitionSpec, rows: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
+    """The partition key of every row: the spec's id, then one column for each field."""
+    values = spec.partition_values(rows, schema)
+    spec_ids = pa.repeat(pa.scalar(spec.id, pa.int32()), rows.num_rows)
+    return pa.Table.from_arrays(
+        [spec_ids, *values.columns], schema=pa.schema([(SPEC_ID, pa.int32()), *values.schema])
+    )
+
+
+def keys_of(columns: pa.Table) -> Iterator[PartitionKey]:
+    """The keys that key columns hold."""
+    rows = zip(*(plain_values(column) for column in columns.columns), strict=True)
+    return (PartitionKey(spec_id, tuple(values)) for spec_id, *values in rows)
+
+
+def plain_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """The values as Python has them; nanoseconds that Python cannot hold stay whole numbers."""
+    kind = column.type
+    nanoseconds = (pt.is_timestamp(kind) or pt.is_duration(kind)) and kind.unit == "ns"
+    if nanoseconds or (pt.is_time64(kind) and kind.unit == "ns"):
+        return [_plain(value) for value in column]
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [_plain(value) for value in column]
+
+
+def _plain(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return value.value
+
+
+def json_value(value: Any) -> Any:
+    """A partition value as JSON has it."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

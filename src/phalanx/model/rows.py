@@ -1,0 +1,231 @@
+"""Rows as the namespace schema has them: columns by name, types without loss, NULL where allowed.
+
+What does not fit is refused with the column, the value and what was expected, before anything
+is written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from phalanx.errors import SchemaMismatch
+from phalanx.model.field_ids import FIELD_ID
+from phalanx.model.names import close_names
+
+_FIELD_ID = FIELD_ID.encode()
+
+
+def reader_of(data: Any) -> pa.RecordBatchReader:
+    """The rows of anything that exports an Arrow stream, or of a pandas DataFrame."""
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if isinstance(data, pa.Table):
+        return data.to_reader()
+    if isinstance(data, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(data.schema, [data])
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        try:
+            return pa.Table.from_pandas(data, preserve_index=False).to_reader()
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise SchemaMismatch(f"Cannot read the DataFrame as Arrow: {error}") from None
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    raise SchemaMismatch(
+        f"Cannot read rows from {type(data).__name__}: expected Arrow data (pyarrow, polars, "
+        "DuckDB: anything with __arrow_c_stream__) or a pandas DataFrame. For a list of dicts "
+        "use pa.Table.from_pylist."
+    )
+
+
+def conformed(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches in the schema's order and types; `SchemaMismatch` on the first misfit."""
+    check_columns(reader.schema, schema)
+    plain = without_ids(schema)
+    done = 0
+    try:
+        for batch in reader:
+            arrays = [_fitted(batch.column(f.name), f, f.name, done) for f in plain]
+            yield pa.RecordBatch.from_arrays(arrays, schema=plain)
+            done += batch.num_rows
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise SchemaMismatch(f"Cannot read the rows after row {done}: {error}") from None
+
+
+def check_columns(given: pa.Schema, schema: pa.Schema) -> None:
+    """Refuse a missing, an extra and a doubled column."""
+    missing = [name for name in schema.names if name not in given.names]
+    extra = [name for name in given.names if name not in schema.names]
+    doubled = sorted({name for name in given.names if given.names.count(name) > 1})
+    if missing:
+        close = close_names(missing[0], extra)
+        hint = f" Did you mean {close[0]!r} as {missing[0]!r}? Rename it." if close else ""
+        raise SchemaMismatch(
+            f"The data lacks {_columns(missing)}: expected {', '.join(schema.names)}."
+            f"{hint or ' Add it, with NULL where there is no value.'}"
+        )
+    if extra:
+        raise SchemaMismatch(
+            f"The data has {_columns(extra)}, which the table has not: expected "
+            f"{', '.join(schema.names)}. Remove it, or add it to the table with add_column."
+        )
+    if doubled:
+        raise SchemaMismatch(f"The data has {_columns(doubled)} more than once: expected once.")
+
+
+def without_ids(schema: pa.Schema) -> pa.Schema:
+    """The schema as rows have it: ids belong to the table."""
+    return pa.schema([_bare(field) for field in schema], metadata=schema.metadata)
+
+
+def _bare(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pt.is_struct(kind):
+        kind = pa.struct([_bare(child) for child in kind])
+    elif pt.is_fixed_size_list(kind):
+        kind = pa.list_(_bare(kind.value_field), kind.list_size)
+    elif pt.is_large_list(kind):
+        kind = pa.large_list(_bare(kind.value_field))
+    elif pt.is_list(kind):
+        kind = pa.list_(_bare(kind.value_field))
+    elif pt.is_map(kind):
+        kind = pa.map_(_bare(kind.key_field), _bare(kind.item_field), kind.keys_sorted)
+    metadata = {key: text for key, text in (field.metadata or {}).items() if key != _FIELD_ID}
+    return pa.field(field.name, kind, field.nullable, metadata or None)
+
+
+def _columns(names: list[str]) -> str:
+    return f"the column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+
+
+def _fitted(array: pa.Array, field: pa.Field, path: str, done: int) -> pa.Array:
+    """The array in the field's type, without loss; NULL only where the field allows it."""
+    if array.type != field.type:
+        array = _cast(array, field.type, path)
+    _check_nulls(array, field, path, done)
+    return array
+
+
+def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    if pt.is_dictionary(array.type) and not pt.is_dictionary(kind):
+        array = array.dictionary_decode()
+    if pt.is_null(array.type):
+        return pa.nulls(len(array), kind)
+    if not _is_same_family(array.type, kind):
+        raise SchemaMismatch(
+            f"Column {path!r} is {kind}, but the data has it as {array.type}. Cast it first."
+        )
+    try:
+        if pt.is_struct(kind):
+            return _cast_struct(array, kind, path)
+        cast = array.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(
+            f"Column {path!r} is {kind}, and the data ({array.type}) does not fit: {error}. "
+            "Correct the values, or promote the column."
+        ) from None
+    if pt.is_floating(kind):
+        _check_exact(array, cast, path)
+    return cast
+
+
+def _cast_struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.Array:
+    given = [child.name for child in array.type]
+    wanted = [child.name for child in kind]
+    if sorted(given) != sorted(wanted):
+        raise SchemaMismatch(
+            f"Column {path!r} has the fields {', '.join(wanted)}, but the data has "
+            f"{', '.join(given)}. Make them the same."
+        )
+    children = [
+        _cast(array.field(child.name), child.type, f"{path}.{child.name}")
+        if array.field(child.name).type != child.type
+        else array.field(child.name)
+        for child in kind
+    ]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+
+
+def _check_exact(array: pa.Array, cast: pa.Array, path: str) -> None:
+    """A number that the float type cannot hold is refused, not rounded."""
+    back = cast.cast(array.type, safe=False)
+    same = pc.equal(back, array)
+    if pt.is_floating(array.type):
+        same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(array)))
+    if not pc.all(same, min_count=0).as_py():
+        worst = array.filter(pc.invert(pc.fill_null(same, True)))[0].as_py()
+        raise SchemaMismatch(
+            f"Column {path!r} is {cast.type}, which cannot hold {worst!r} ({array.type}) exactly. "
+            f"Round it yourself with a cast, or promote the column to {array.type}."
+        )
+
+
+def _check_nulls(array: pa.Array, field: pa.Field, path: str, done: int) -> None:
+    if not field.nullable and array.null_count:
+        row = done + pc.index(array.is_null(), True).as_py()
+        raise SchemaMismatch(
+            f"Column {path!r} is not nullable, but row {row} of the data has NULL in it. "
+            "Give it a value, or leave the row out."
+        )
+    kind = field.type
+    if pt.is_struct(kind) and any(_forbids_null(child) for child in kind):
+        # Children under a NULL struct have no value of their own.
+        present = array.filter(array.is_valid()) if array.null_count else array
+        for child in kind:
+            _check_nulls(pc.struct_field(present, child.name), child, f"{path}.{child.name}", done)
+    elif _is_list(kind) and _forbids_null(kind.value_field):
+        _check_nulls(pc.list_flatten(array), kind.value_field, f"{path}[]", done)
+
+
+def _forbids_null(field: pa.Field) -> bool:
+    if not field.nullable:
+        return True
+    if pt.is_struct(field.type):
+        return any(_forbids_null(child) for child in field.type)
+    return _is_list(field.type) and _forbids_null(field.type.value_field)
+
+
+_FAMILIES = (
+    lambda kind: pt.is_integer(kind) or pt.is_decimal(kind) or pt.is_floating(kind),
+    lambda kind: pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind),
+    lambda kind: (
+        pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+        or pt.is_fixed_size_binary(kind)
+        or pt.is_binary_view(kind)
+    ),
+    pt.is_date,
+    pt.is_time,
+    pt.is_duration,
+    lambda kind: pt.is_timestamp(kind) and kind.tz is None,
+    lambda kind: pt.is_timestamp(kind) and kind.tz is not None,
+    pt.is_struct,
+    pt.is_map,
+    pt.is_boolean,
+)
+
+
+def _is_same_family(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if pt.is_dictionary(wanted):
+        inner = given.value_type if pt.is_dictionary(given) else given
+        return _is_same_family(inner, wanted.value_type)
+    if _is_list(given) and _is_list(wanted):
+        return given.value_type == wanted.value_type or _is_same_family(
+            given.value_type, wanted.value_type
+        )
+    if pt.is_floating(given) and not pt.is_floating(wanted):
+        return False
+    if pt.is_decimal(given) and not pt.is_decimal(wanted):
+        return False
+    return any(belongs(given) and belongs(wanted) for belongs in _FAMILIES)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))

@@ -1,0 +1,182 @@
+"""The plan of a scan: which leaves to read, what is left to filter there, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from phalanx.model.partition_key import SPEC_ID, PartitionKey, json_value, plain_values
+from phalanx.model.predicate import TRUE, Predicate
+from phalanx.model.rendering import summary, to_datafusion
+from phalanx.planning.projection import Reason, SpecProjection
+from phalanx.planning.pruning import Pruning
+
+# A leaf in a plan has these columns, then its partition values.
+LEAF_COLUMNS = ("object_id", "location", "read_version")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """A leaf to read: at which version (None: the newest), and what the scan has to filter."""
+
+    key: PartitionKey
+    location: str
+    version: int | None
+    residual: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of data files: of the planned leaves, and of all; None where nobody counted."""
+
+    planned: int
+    total: int | None
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """The leaves that a predicate needs, in the order in which they are read.
+
+    `leaves` has a table for each spec, `totals` how many leaves the spec has in all. The sizes
+    are measured when the plan is shown: reading them opens leaves, and a scan does not.
+    """
+
+    root: str
+    pruning: Pruning
+    labels: Mapping[int, str]
+    leaves: Mapping[int, pa.Table]
+    total_partitions: int
+    measure: Callable[[], Sizes] | None = field(default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is shipped to an executor is read there, not shown.
+        return {**self.__dict__, "measure": None}
+
+    @cached_property
+    def partitions(self) -> tuple[PlannedPartition, ...]:
+        """The planned leaves: spec by spec, in the order of their values, NULL last."""
+        return tuple(self._partitions())
+
+    def _partitions(self) -> Iterator[PlannedPartition]:
+        for spec in self.pruning.specs:
+            leaves = self.leaves[spec.spec_id]
+            residual = None if spec.residual == TRUE else to_datafusion(spec.residual)
+            columns = [plain_values(column) for column in leaves.columns]
+            for _, location, version, *values in zip(*columns, strict=True):
+                key = PartitionKey(spec.spec_id, tuple(values))
+                yield PlannedPartition(key, self.uri_of(location), version, residual)
+
+    def uri_of(self, location: str) -> str:
+        """Where a leaf is, from the location that the manifest has of it."""
+        return location if location.startswith("/") else f"{self.root}/{location}"
+
+    @property
+    def predicate(self) -> Predicate:
+        """What a row must satisfy."""
+        return self.pruning.predicate
+
+    @property
+    def planned(self) -> int:
+        """How many leaves are to be read."""
+        return sum(leaves.num_rows for leaves in self.leaves.values())
+
+    @property
+    def fail_open(self) -> tuple[Reason, ...]:
+        """The conditions on partition sources that could not prune, in the specs that kept any."""
+        return tuple(reason for spec in self.pruning.specs for reason in spec.fail_open)
+
+    @cached_property
+    def sizes(self) -> Sizes | None:
+        """The bytes of the planned leaves and of all leaves."""
+        return None if self.measure is None else self.measure()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it; versions as text, because they have 64 bits."""
+        return {
+            "root": self.root,
+            "where": summary(self.predicate),
+            "scanned_partitions": self.planned,
+            "total_partitions": self.total_partitions,
+            "scanned_bytes": self.sizes.planned if self.sizes else None,
+            "total_bytes": self.sizes.total if self.sizes else None,
+            "manifest_filter": self.pruning.manifest_filter,
+            "specs": [self._spec_dict(spec) for spec in self.pruning.specs],
+            "fail_open": [reason.condition for reason in self.fail_open],
+            "partitions": [
+                {
+                    SPEC_ID: partition.key.spec_id,
+                    "values": {
+                        name: json_value(value)
+                        for name, value in zip(
+                            self.leaves[partition.key.spec_id].column_names[len(LEAF_COLUMNS) :],
+                            partition.key.values,
+                            strict=True,
+                        )
+                    },
+                    "location": partition.location,
+                    "version": None if partition.version is None else str(partition.version),
+                    "residual": partition.residual,
+                }
+                for partition in self.partitions
+            ],
+        }
+
+    def _spec_dict(self, spec: SpecProjection) -> dict[str, Any]:
+        return {
+            SPEC_ID: spec.spec_id,
+            "partition_by": self.labels[spec.spec_id],
+            "scanned_partitions": self.leaves[spec.spec_id].num_rows,
+            "filter": summary(spec.filter),
+            "residual": None if spec.residual == TRUE else summary(spec.residual),
+            "conditions": [
+                {
+                    "condition": reason.condition,
+                    "pushed": reason.pushed,
+                    "stays_for_the_scan": not reason.exact,
+                    "why": reason.why or None,
+                }
+                for reason in spec.reasons
+            ],
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"where {summary(self.predicate)}",
+            f"reads {self.planned:,} of {_counted(self.total_partitions, 'partition')}"
+            + _shown_sizes(self.sizes),
+        ]
+        for spec in self.pruning.specs:
+            kept = _counted(self.leaves[spec.spec_id].num_rows, "partition")
+            lines += [
+                "",
+                f"spec v{spec.spec_id} by {self.labels[spec.spec_id] or 'nothing'}: reads {kept}",
+            ]
+            for reason in spec.reasons:
+                lines.append(f"  {reason.condition}")
+                lines.append(f"    prunes by {reason.pushed or 'nothing, taken by itself'}")
+                if not reason.exact:
+                    lines.append(f"    stays for the scan: {reason.why}")
+        return "\n".join([*lines, "", f"manifest filter: {self.pruning.manifest_filter}"])
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _shown_sizes(sizes: Sizes | None) -> str:
+    if sizes is None:
+        return ""
+    if sizes.total is None:
+        return f", {_readable(sizes.planned)} (the bytes of so many partitions are not counted)"
+    return f", {_readable(sizes.planned)} of {_readable(sizes.total)}"
+
+
+def _readable(size: int) -> str:
+    if size < 1000:
+        return f"{size} bytes"
+    step = min((len(str(size)) - 1) // 3, 4)
+    return f"{size / 1000**step:.1f} {('', 'kB', 'MB', 'GB', 'TB')[step]}"

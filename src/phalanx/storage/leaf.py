@@ -1,0 +1,192 @@
+"""Leaf tables: made with the namespace's field ids, and changed by one commit each."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+from lance import LanceDataset, LanceOperation
+from lance.fragment import FragmentMetadata, write_fragments
+
+from phalanx.errors import CommitConflict, InvalidSchema
+from phalanx.model import arrow_json
+from phalanx.model.evaluation import matches
+from phalanx.model.field_ids import columns_of, walk
+from phalanx.model.predicate import TRUE, Predicate
+from phalanx.model.rendering import for_lance, to_lance
+from phalanx.model.rows import without_ids
+from phalanx.model.schema import Schema
+from phalanx.storage.lance_schema import ids_of, lance_schema
+from phalanx.storage.location import Location
+from phalanx.storage.races import until_won
+from phalanx.storage.reading import columns_read
+from phalanx.storage.reconcile import align
+
+ROWS_PER_FILE = 1 << 20
+_OFFSET_BITS = np.uint64(32)
+_OFFSET_MASK = np.uint64(0xFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one commit does to a leaf: fragments that come, change and go."""
+
+    new: tuple[FragmentMetadata, ...] = ()
+    updated: tuple[FragmentMetadata, ...] = ()
+    removed: tuple[int, ...] = ()
+    rows_removed: int = field(default=0, compare=False)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not (self.new or self.updated or self.removed)
+
+    def operation(self) -> LanceOperation.BaseOperation:
+        """The change as Lance's transaction."""
+        if not (self.updated or self.removed):
+            return LanceOperation.Append(list(self.new))
+        if not self.new:
+            return LanceOperation.Delete(list(self.updated), list(self.removed), "phalanx")
+        return LanceOperation.Update(
+            removed_fragment_ids=list(self.removed),
+            updated_fragments=list(self.updated),
+            new_fragments=list(self.new),
+        )
+
+
+def create(location: Location, schema: Schema) -> None:
+    """A leaf without rows, with the namespace's field ids, where no other table is or was."""
+    rows = without_ids(schema.arrow).empty_table()
+    dataset = lance.write_dataset(rows, location.uri, **location.write_options)
+    if ids_of(dataset) != schema.ids:
+        projection = LanceOperation.Project(lance_schema(schema))
+        LanceDataset.commit(
+            dataset, projection, read_version=dataset.version, **location.write_options
+        )
+
+
+@lru_cache(maxsize=64)
+def check_storable(schema: Schema) -> None:
+    """Refuse a schema that Lance cannot store, or can store and not read."""
+    for node in walk(columns_of(schema.arrow)):
+        kind = arrow_json.field_from_json(node.field).type
+        if pt.is_fixed_size_list(kind) and not pt.is_primitive(kind.value_type):
+            nested_vector = pt.is_fixed_size_list(kind.value_type)
+            if not nested_vector:
+                raise InvalidSchema(
+                    f"Column {'.'.join(node.place)!r} is {kind}: Lance stores vectors of numbers "
+                    "only. Use a list instead."
+                )
+    rows = without_ids(schema.arrow).empty_table()
+    try:
+        stored = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}").schema
+    except (OSError, ValueError) as error:
+        reason = re.sub(r", /\S+:\d+:\d+$", "", str(error).splitlines()[0])
+        raise InvalidSchema(
+            f"Lance cannot store this schema: {reason}. Use another type for the column."
+        ) from None
+    for given, kept in zip(rows.schema, stored, strict=True):
+        if given.type != kept.type:
+            raise InvalidSchema(
+                f"Lance would store column {given.name!r} ({given.type}) as {kept.type}. "
+                "Use that type."
+            )
+
+
+def write(
+    dataset: lance.LanceDataset,
+    location: Location,
+    rows: pa.RecordBatchReader,
+    rows_per_file: int = ROWS_PER_FILE,
+) -> tuple[FragmentMetadata, ...]:
+    """Write the rows into files of the leaf that no version lists yet."""
+    return tuple(
+        write_fragments(rows, dataset, max_rows_per_file=rows_per_file, **location.write_options)
+    )
+
+
+def commit(
+    location: Location,
+    fragments: Iterable[FragmentMetadata],
+    schema: Schema,
+    deletion: Callable[[lance.LanceDataset], Change] | None = None,
+) -> int:
+    """Add written files and remove rows on the leaf's main branch, in one commit.
+
+    Returns the number of rows removed. A deletion is found anew when another writer was first.
+    """
+    new = tuple(fragments)
+
+    def attempt() -> int:
+        dataset = align(location, schema) if not new else location.open()
+        check_ids(dataset, schema, location)
+        found = Change() if deletion is None else deletion(dataset)
+        change = Change(new, found.updated, found.removed)
+        if not change.is_nothing:
+            LanceDataset.commit(
+                dataset,
+                change.operation(),
+                read_version=dataset.version,
+                **location.write_options,
+            )
+        return found.rows_removed
+
+    return until_won(attempt)
+
+
+def check_ids(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
+    """Refuse files written under a schema that the leaf no longer has."""
+    if not dataset.schema.equals(without_ids(schema.arrow)) or ids_of(dataset) != schema.ids:
+        raise CommitConflict(
+            f"Cannot write to {location}: the table's schema was changed meanwhile. "
+            "Open the table anew, and write again."
+        )
+
+
+def deletion(dataset: lance.LanceDataset, predicate: Predicate, schema: Schema) -> Change:
+    """What removes the rows that match; deletion files are written, nothing is committed."""
+    fragments = dataset.get_fragments()
+    if predicate == TRUE:
+        removed = tuple(fragment.fragment_id for fragment in fragments)
+        return Change(removed=removed, rows_removed=dataset.count_rows())
+    addresses = _addresses(dataset, predicate, schema)
+    return deletion_by_address(dataset, addresses)
+
+
+def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> Change:
+    """What removes the rows at these addresses."""
+    numbers = addresses >> _OFFSET_BITS
+    updated, removed = [], []
+    for fragment in dataset.get_fragments():
+        offsets = addresses[numbers == fragment.fragment_id] & _OFFSET_MASK
+        if not len(offsets):
+            continue
+        if len(offsets) == fragment.count_rows():
+            removed.append(fragment.fragment_id)
+            continue
+        changed = fragment.delete_rows(offsets.tolist())
+        updated.append(changed) if changed is not None else removed.append(fragment.fragment_id)
+    return Change((), tuple(updated), tuple(removed), len(addresses))
+
+
+def _addresses(dataset: lance.LanceDataset, predicate: Predicate, schema: Schema) -> np.ndarray:
+    """The addresses of the rows that match."""
+    inner, rest = for_lance(predicate)
+    scanner = dataset.scanner(
+        columns=columns_read(rest, schema),
+        filter=None if inner == TRUE else to_lance(inner),
+        with_row_address=True,
+        scan_in_order=True,
+    )
+    found = [
+        batch.column("_rowaddr").filter(matches(rest, batch)).to_numpy()
+        for batch in scanner.to_batches()
+    ]
+    return np.concatenate([np.empty(0, np.uint64), *found])

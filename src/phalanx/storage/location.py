@@ -1,0 +1,61 @@
+"""Where a namespace lives: one picklable value, from the user's call to an executor's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import lance
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A path or URI, and what the object store needs to be told."""
+
+    uri: str
+    storage_options: dict[str, str] | None = field(default=None, hash=False)
+
+    @classmethod
+    def of(
+        cls, uri: str | os.PathLike[str], storage_options: dict[str, str] | None = None
+    ) -> Location:
+        """The location that a user names; local paths become absolute."""
+        text = os.fspath(uri)
+        if not _SCHEME.match(text):
+            text = str(Path(text).expanduser().absolute())
+        return cls(text.rstrip("/") or "/", storage_options)
+
+    def child(self, relative: str) -> Location:
+        """The location of what a manifest calls by a path relative to this one."""
+        if _SCHEME.match(relative) or relative.startswith("/"):
+            return replace(self, uri=relative)
+        uri = self.uri
+        while relative.startswith("../"):
+            relative, uri = relative[3:], uri.rsplit("/", 1)[0]
+        return replace(self, uri=f"{uri}/{relative}")
+
+    def open(self, version: int | None = None) -> lance.LanceDataset:
+        """The Lance table here, with the metadata cache that all tables share."""
+        return lance.dataset(
+            self.uri, version=version, storage_options=self.storage_options, session=session()
+        )
+
+    @property
+    def write_options(self) -> dict[str, Any]:
+        """The keyword arguments that every writing function of Lance takes."""
+        return {"storage_options": self.storage_options}
+
+    def __str__(self) -> str:
+        return self.uri
+
+
+@functools.lru_cache(maxsize=1)
+def session() -> Any:
+    """The one cache of Lance metadata in this process."""
+    return lance.Session()  # type: ignore[attr-defined]

@@ -1,0 +1,357 @@
+"""The manifest: `__manifest`, a Lance table that lists the namespaces and tables of a root.
+
+One `Manifest` is one version of it, and never changes (format: Manifest Table Schema). How its
+rows are merged, and why with these options, `tests/integration/test_lance_facts.py` shows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phalanx.errors import CommitConflict, NotPartitioned, PhalanxError, UnknownSpec
+from phalanx.model import engine
+from phalanx.model.grouping import order_of, positions
+from phalanx.model.partition_key import SPEC_ID
+from phalanx.model.predicate import TRUE, Predicate
+from phalanx.model.rendering import to_datafusion
+from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.planning.pruning import Pruning
+from phalanx.storage.location import Location
+from phalanx.storage.naming import (
+    SEPARATOR,
+    leaf_directory,
+    partition_name,
+    spec_namespace,
+    table_id,
+)
+from phalanx.storage.properties import EPOCH, WRITER_FLAG, Properties, properties_of
+from phalanx.storage.races import is_lost_race
+
+DIRECTORY = "__manifest"
+_PRIMARY_KEY = {b"lance-schema:unenforced-primary-key:position": b"0"}
+_FIXED_COLUMNS = [
+    pa.field("object_id", pa.string(), nullable=False, metadata=_PRIMARY_KEY),
+    pa.field("object_type", pa.string(), nullable=False),
+    pa.field("location", pa.string()),
+    pa.field("metadata", pa.string()),
+    pa.field("base_objects", pa.list_(pa.field("object_id", pa.string()))),
+    pa.field("read_version", pa.uint64()),
+]
+# What a plan needs to know of a leaf, beside its partition values.
+_LEAF_COLUMNS = ["object_id", "location", "read_version"]
+# Up to here reading all rows costs no more than having Lance filter them.
+_FEW_ROWS = 4096
+
+
+class Manifest:
+    """One version of a namespace's manifest."""
+
+    def __init__(self, root: Location, dataset: lance.LanceDataset) -> None:
+        self.root = root
+        self.dataset = dataset
+        self.version: int = dataset.version
+        self.properties: Properties = properties_of(dataset.metadata, root.uri)
+        self._leaves: dict[int, pa.Table] | None = None
+        self._total: int | None = None
+        self._asked = 0
+
+    @classmethod
+    def create(cls, root: Location, properties: Properties) -> Manifest:
+        """A new namespace without partitions: all of it appears at once, or nothing does."""
+        fields = [field for spec in properties.specs.values() for field in spec.fields]
+        schema = pa.schema([*_FIXED_COLUMNS, *map(_column, fields)])
+        rows = _rows([(spec_namespace(number), "namespace", None) for number in properties.specs])
+        table = pa.Table.from_arrays(
+            [
+                rows.column(name) if name in rows.column_names else pa.nulls(len(rows), kind)
+                for name, kind in zip(schema.names, schema.types, strict=True)
+            ],
+            schema=schema,
+        )
+        try:
+            staged = lance.write_dataset(table, f"memory://{uuid.uuid4().hex}")
+            staged.update_metadata({**WRITER_FLAG, **properties.to_metadata()})
+        except (OSError, ValueError) as error:
+            raise PhalanxError(
+                f"Cannot create {root}: Lance refuses its manifest: {error}"
+            ) from None
+        where = root.child(DIRECTORY)
+        try:
+            staged.deep_clone(where.uri, staged.version, storage_options=root.storage_options)
+        except OSError as error:
+            if _exists(where):
+                raise PhalanxError(
+                    f"Cannot create {root}: a namespace exists there. Open it with phalanx.open, "
+                    "or choose another path."
+                ) from None
+            raise PhalanxError(f"Cannot create {root}: {error}") from None
+        return cls(root, where.open())
+
+    @classmethod
+    def open(cls, root: Location) -> Manifest:
+        """The newest version of a namespace's manifest."""
+        try:
+            dataset = root.child(DIRECTORY).open()
+        except (OSError, ValueError) as error:
+            if "not found" not in str(error).lower():
+                raise PhalanxError(f"Cannot open {root}: {error}") from None
+            raise NotPartitioned(
+                f"Cannot open {root}: there is no partitioned namespace (no {DIRECTORY} table in "
+                "it). Check the path, or create it with phalanx.create."
+            ) from None
+        return cls(root, dataset)
+
+    def latest(self) -> Manifest:
+        """The newest version; this one if nothing changed."""
+        if self.dataset.latest_version == self.version:
+            return self
+        return Manifest.open(self.root)
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def total_partitions(self) -> int:
+        """How many leaf tables there are, under all specs."""
+        self._check_spec_versions()
+        assert self._total is not None
+        return self._total
+
+    def leaves(self, pruning: Pruning | None = None) -> dict[int, pa.Table]:
+        """The leaf tables of each spec that a predicate keeps, in the order of their values.
+
+        Each table has `object_id`, `location`, `read_version`, and the spec's fields by id.
+        """
+        self._check_spec_versions()
+        if self._leaves is None and self._is_worth_keeping(pruning):
+            everything = self.dataset.to_table(
+                columns=self._columns(), filter="object_type = 'table'"
+            )
+            self._leaves = self._by_spec(everything)
+        if self._leaves is None:
+            assert pruning is not None
+            self._asked += 1
+            found = self.dataset.to_table(columns=self._columns(), filter=pruning.manifest_filter)
+            return self._by_spec(found)
+        if pruning is None:
+            return self._leaves
+        return {
+            spec.spec_id: _filtered(self._leaves[spec.spec_id], spec.filter)
+            for spec in pruning.specs
+        }
+
+    def _is_worth_keeping(self, pruning: Pruning | None) -> bool:
+        return pruning is None or self._asked > 0 or self.dataset.count_rows() <= _FEW_ROWS
+
+    def _columns(self) -> list[str]:
+        fields = {field.column for spec in self.properties.specs.values() for field in spec.fields}
+        return [*_LEAF_COLUMNS, *sorted(fields)]
+
+    def _by_spec(self, rows: pa.Table) -> dict[int, pa.Table]:
+        of = pc.struct_field(
+            pc.extract_regex(rows.column("object_id"), r"^v(?P<spec>[0-9]+)\$"), "spec"
+        )
+        return {
+            number: _sorted(rows.filter(pc.equal(of, str(number))), spec)
+            for number, spec in self.properties.specs.items()
+        }
+
+    def _check_spec_versions(self) -> None:
+        """Refuse data under a spec that has no definition: it would be left out in silence."""
+        if self._total is not None:
+            return
+        known = " OR ".join(
+            f"object_id LIKE '{spec_namespace(number)}$%'" for number in self.properties.specs
+        )
+        unknown = self.dataset.to_table(
+            columns=["object_id"], filter=f"object_type = 'table' AND NOT ({known})", limit=1
+        )
+        if unknown.num_rows:
+            name = unknown.column(0)[0].as_py().split(SEPARATOR)[0]
+            raise UnknownSpec(
+                f"{self.root} holds data under {name}, but has no partition_spec_{name}: expected "
+                f"one of {', '.join(map(spec_namespace, self.properties.specs))}. It was written "
+                "by something else, or its properties were lost. Restore the property."
+            )
+        self._total = self.dataset.count_rows("object_type = 'table'")
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────
+
+    def missing(self, keys: pa.Table) -> pa.Table:
+        """The partition keys, all of the newest spec, that no leaf table has."""
+        return keys.filter(pa.array(self.places(keys) < 0))
+
+    def places(self, keys: pa.Table, spec_id: int | None = None) -> npt.NDArray[np.int64]:
+        """For each partition key of a spec (the newest) its row among the leaves; else −1."""
+        number = self.properties.spec.id if spec_id is None else spec_id
+        return positions(keys, self.keys_of_leaves(number, self.leaves()[number]))
+
+    def keys_of_leaves(self, spec_id: int, leaves: pa.Table) -> pa.Table:
+        """The partition keys of a spec's leaves."""
+        spec_ids = pa.repeat(pa.scalar(spec_id, pa.int32()), leaves.num_rows)
+        fields = self.properties.specs[spec_id].fields
+        return pa.table(
+            [spec_ids, *(leaves.column(field.field_id) for field in fields)],
+            names=[SPEC_ID, *(field.field_id for field in fields)],
+        )
+
+    def new_partitions(self, keys: pa.Table, made: Mapping[str, str]) -> pa.Table:
+        """The manifest rows that the partitions need: their namespaces and their tables.
+
+        `made` has the directories of leaves that exist already, by object id.
+        """
+        spec = self.properties.spec
+        rows: dict[str, tuple[str, str | None, tuple[pa.Scalar, ...]]] = {
+            spec_namespace(spec.id): ("namespace", None, ())
+        }
+        named = self._named_namespaces(spec)
+        columns = [keys.column(field.field_id) for field in spec.fields]
+        for place in range(keys.num_rows):
+            parent = spec_namespace(spec.id)
+            values: tuple[pa.Scalar, ...] = ()
+            for field, column in zip(spec.fields, columns, strict=True):
+                value = column[place]
+                values = (*values, value)
+                parent = named.get((parent, value)) or SEPARATOR.join(
+                    (parent, partition_name(self.properties.salt, parent, field.field_id, value))
+                )
+                rows[parent] = ("namespace", None, values)
+            leaf = table_id(parent)
+            rows[leaf] = ("table", made.get(leaf) or leaf_directory(leaf), values)
+        return _manifest_rows(rows, spec)
+
+    def spec_namespace_row(self) -> pa.Table:
+        """The manifest row of the newest spec's namespace."""
+        return _manifest_rows(
+            {spec_namespace(self.properties.spec.id): ("namespace", None, ())}, self.properties.spec
+        )
+
+    def _named_namespaces(self, spec: PartitionSpec) -> dict[tuple[str, pa.Scalar], str]:
+        """The partition namespaces by parent and value: another writer may have named them."""
+        if not spec.fields:
+            return {}
+        rows = self.dataset.to_table(
+            columns=["object_id", *(field.column for field in spec.fields)],
+            filter=f"object_type = 'namespace' AND object_id LIKE '{spec_namespace(spec.id)}$%'",
+        )
+        named = {}
+        columns = {field.column: rows.column(field.column) for field in spec.fields}
+        for place, object_id in enumerate(rows.column("object_id").to_pylist()):
+            parent, _, _ = object_id.rpartition(SEPARATOR)
+            level = object_id.count(SEPARATOR) - 1
+            if level < len(spec.fields):
+                named[parent, columns[spec.fields[level].column][place]] = object_id
+        return named
+
+    def insert(self, rows: pa.Table) -> None:
+        """Add the rows that are not there, in one commit; a lost race if one is there by now."""
+        ids = rows.column("object_id")
+        assert len(pc.unique(ids)) == len(ids), "duplicate keys would both be inserted"
+        merge = self.dataset.merge_insert("object_id").when_not_matched_insert_all()
+        merge.use_index(False).conflict_retries(0).execute(rows)
+
+    def change_properties(self, properties: Properties) -> Manifest:
+        """Put other properties in place; `CommitConflict` if someone else changed them first."""
+        changed = replace(properties, epoch=self.properties.epoch + 1)
+        try:
+            self.dataset.update_metadata({**changed.to_metadata()})
+        except OSError as error:
+            if not is_lost_race(error):
+                raise
+            raise CommitConflict(
+                f"Cannot change {self.root}: another writer changed its schema or its specs at "
+                f"the same time ({EPOCH} {self.properties.epoch} is over). Look at the table as "
+                "it is now, and try again."
+            ) from None
+        return Manifest.open(self.root)
+
+    def add_columns(self, fields: Iterable[PartitionField]) -> None:
+        """Give each partition field its column, where it has none."""
+        present = {column.name: column.type for column in self.dataset.schema}
+        new = [field for field in fields if present.get(field.column) != field.result_type]
+        # An evolution that lost its race may have left a column of another type behind.
+        if stale := [field.column for field in new if field.column in present]:
+            self.dataset.drop_columns(stale)
+        if new:
+            self.dataset.add_columns([_column(field) for field in new])
+
+    def widen_columns(self, fields: Iterable[PartitionField]) -> None:
+        """Give the column of each partition field the type the field now has."""
+        for field in fields:
+            if self.dataset.schema.field(field.column).type != field.result_type:
+                change: Any = {"path": field.column, "data_type": field.result_type}
+                self.dataset.alter_columns(change)
+
+
+def _column(field: PartitionField) -> pa.Field:
+    return pa.field(field.column, field.result_type)
+
+
+def _rows(rows: list[tuple[str, str, str | None]]) -> pa.Table:
+    object_ids, kinds, locations = zip(*rows, strict=True)
+    return pa.table(
+        {
+            "object_id": pa.array(object_ids, pa.string()),
+            "object_type": pa.array(kinds, pa.string()),
+            "location": pa.array(locations, pa.string()),
+            "metadata": pa.repeat(pa.scalar("{}"), len(rows)),
+        }
+    )
+
+
+def _manifest_rows(
+    rows: Mapping[str, tuple[str, str | None, tuple[pa.Scalar, ...]]], spec: PartitionSpec
+) -> pa.Table:
+    table = _rows([(name, kind, where) for name, (kind, where, _) in rows.items()])
+    for level, field in enumerate(spec.fields):
+        values = [values[level] if level < len(values) else None for _, _, values in rows.values()]
+        table = table.append_column(field.column, _array(values, field.result_type))
+    return table
+
+
+def _array(values: list[pa.Scalar | None], kind: pa.DataType) -> pa.Array:
+    none = pa.nulls(1, kind)
+    parts = [none if value is None else pa.array([value], kind) for value in values]
+    return pa.concat_arrays(parts)
+
+
+def _sorted(rows: pa.Table, spec: PartitionSpec) -> pa.Table:
+    """The leaves of one spec in the order of their values, fields under their own ids."""
+    values = [rows.column(field.column).cast(field.result_type) for field in spec.fields]
+    schema = [(name, rows.schema.field(name).type) for name in _LEAF_COLUMNS]
+    schema += [(field.field_id, field.result_type) for field in spec.fields]
+    table = pa.Table.from_arrays(
+        [*(rows.column(name) for name in _LEAF_COLUMNS), *values], schema=pa.schema(schema)
+    )
+    # The object id makes the order of equal values, which nobody should have made, certain.
+    keys = pa.table(
+        [*values, rows.column("object_id")], names=list(map(str, range(len(values) + 1)))
+    )
+    return table.take(order_of(keys))
+
+
+def _filtered(leaves: pa.Table, predicate: Predicate) -> pa.Table:
+    if predicate == TRUE:
+        return leaves
+    columns = {
+        f"partition_field_{name}": leaves.column(name).combine_chunks()
+        for name in leaves.column_names[len(_LEAF_COLUMNS) :]
+    }
+    kept = engine.evaluate_sql(to_datafusion(predicate), columns, leaves.num_rows)
+    return leaves.filter(kept)
+
+
+def _exists(where: Location) -> bool:
+    try:
+        where.open()
+    except (OSError, ValueError):
+        return False
+    return True

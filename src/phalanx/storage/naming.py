@@ -1,0 +1,68 @@
+"""The names of partition namespaces and leaf directories (format: Partition Namespace Naming).
+
+A name looks random, but two writers that create the same partition at the same time derive the
+same one, so that the manifest's primary key tells one of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import string
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+SEPARATOR = "$"
+TABLE_NAME = "dataset"
+_DIGITS = string.digits + string.ascii_lowercase
+_LENGTH = 16
+
+
+def new_salt() -> str:
+    """What makes the names of one namespace different from those of all others."""
+    return secrets.token_hex(16)
+
+
+def partition_name(salt: str, parent: str, field_id: str, value: pa.Scalar) -> str:
+    """Sixteen characters of a–z0–9 for the partition with this value below the parent."""
+    parts = [salt, parent, field_id, canonical(value)]
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        encoded = part.encode()
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    number = int.from_bytes(digest.digest(), "little")
+    name = []
+    for _ in range(_LENGTH):
+        number, digit = divmod(number, len(_DIGITS))
+        name.append(_DIGITS[digit])
+    return "".join(name)
+
+
+def canonical(value: pa.Scalar) -> str:
+    """A text that is the same for equal values of every width, and for no others."""
+    if not value.is_valid:
+        return "null"
+    kind = value.type
+    if pt.is_floating(kind):
+        return f"float:{value.cast(pa.float64()).as_py()!r}"
+    if pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind):
+        return f"binary:{value.as_py().hex()}"
+    if pt.is_timestamp(kind) or pt.is_time(kind) or pt.is_duration(kind) or pt.is_date(kind):
+        return f"{kind}:{value.value}"
+    return f"value:{value.as_py()}"
+
+
+def table_id(namespace_id: str) -> str:
+    """The object id of the leaf table in a partition namespace."""
+    return f"{namespace_id}{SEPARATOR}{TABLE_NAME}"
+
+
+def leaf_directory(object_id: str) -> str:
+    """A directory that no other table has or had (format: Appendix B)."""
+    return f"{secrets.token_hex(4)}_{object_id}"
+
+
+def spec_namespace(spec_id: int) -> str:
+    """The namespace under which all data of a spec version is."""
+    return f"v{spec_id}"

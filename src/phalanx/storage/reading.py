@@ -1,0 +1,168 @@
+"""Rows out of leaves: filtered and projected inside Lance, the rest by DataFusion."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import lance
+import pyarrow as pa
+
+from phalanx.model.evaluation import matches
+from phalanx.model.predicate import TRUE, Predicate, columns_of
+from phalanx.model.rendering import for_lance, to_lance
+from phalanx.model.rows import without_ids
+from phalanx.model.schema import Schema
+from phalanx.storage.lance_schema import is_aligned, schema_of
+from phalanx.storage.location import Location
+from phalanx.storage.reconcile import reconciled
+
+_BATCHES_AHEAD = 4
+_END = object()
+
+
+@dataclass(frozen=True, slots=True)
+class LeafScan:
+    """What to read of one leaf."""
+
+    location: Location
+    version: int | None
+    schema: Schema
+    columns: tuple[str, ...]
+    predicate: Predicate = TRUE
+    limit: int | None = None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The matching rows, in the leaf's order."""
+        dataset = self.location.open(self.version)
+        if is_aligned(dataset, self.schema):
+            found = self._aligned_batches(dataset)
+        else:
+            found = self._reconciled_batches(dataset)
+        yield from _limited(found, self.limit)
+
+    def count_rows(self) -> int:
+        """How many rows match, whatever the limit; from metadata alone where all do."""
+        dataset = self.location.open(self.version)
+        if self.predicate == TRUE:
+            return int(dataset.count_rows())
+        inner, rest = for_lance(self.predicate)
+        if rest == TRUE and is_aligned(dataset, self.schema):
+            return int(dataset.count_rows(to_lance(inner)))
+        whole = replace(self, limit=None)
+        return sum(batch.num_rows for batch in whole.batches())
+
+    def _aligned_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
+        inner, rest = for_lance(self.predicate)
+        extra = [name for name in columns_read(rest, self.schema) if name not in self.columns]
+        scanner = dataset.scanner(
+            columns=[*self.columns, *extra],
+            filter=None if inner == TRUE else to_lance(inner),
+            limit=self.limit if rest == TRUE else None,
+            scan_in_order=True,
+        )
+        schema = _projected(self.schema, self.columns)
+        for batch in scanner.to_batches():
+            kept = batch if rest == TRUE else batch.filter(matches(rest, batch))
+            if kept.num_rows:
+                yield pa.RecordBatch.from_arrays(
+                    [kept.column(name) for name in self.columns], schema=schema
+                )
+
+    def _reconciled_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
+        leaf = schema_of(dataset)
+        schema = _projected(self.schema, self.columns)
+        for batch in dataset.scanner(scan_in_order=True).to_batches():
+            rows = reconciled(batch, leaf, self.schema)
+            kept = rows.filter(matches(self.predicate, rows))
+            if kept.num_rows:
+                yield pa.RecordBatch.from_arrays(
+                    [kept.column(name) for name in self.columns], schema=schema
+                )
+
+
+@lru_cache(maxsize=256)
+def _projected(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
+    plain = without_ids(schema.arrow)
+    return pa.schema([plain.field(name) for name in columns])
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    if limit is None:
+        yield from batches
+        return
+    for batch in batches:
+        if limit <= 0:
+            return
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+
+
+def columns_read(predicate: Predicate, schema: Schema) -> list[str]:
+    """The columns that a predicate reads, in the schema's order."""
+    read = {path[0] for path in columns_of(predicate)}
+    return [name for name in schema.names if name in read]
+
+
+def in_order(
+    scans: Iterable[LeafScan], threads: int, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """The batches of all scans, scan by scan, while the next scans are already being read.
+
+    Each scan being read holds a few batches at most, so memory does not grow with the data.
+    """
+    waiting = iter(scans)
+    running: list[_Ahead] = []
+    try:
+        while True:
+            while len(running) < threads and (scan := next(waiting, None)) is not None:
+                running.append(_Ahead(scan, read))
+            if not running:
+                return
+            yield from running[0]
+            running.pop(0)
+    finally:
+        for ahead in running:
+            ahead.stop()
+
+
+class _Ahead:
+    """A scan that is read by its own thread, a few batches ahead."""
+
+    def __init__(
+        self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
+    ) -> None:
+        self._queue: queue.Queue[object] = queue.Queue(_BATCHES_AHEAD)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(scan, read), daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while (item := self._queue.get()) is not _END:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+        self._thread.join()
+
+    def stop(self) -> None:
+        """End the thread; nobody wants its batches any more."""
+        self._stopped.set()
+        while self._thread.is_alive():
+            try:
+                self._queue.get(timeout=0.05)
+            except queue.Empty:
+                continue
+
+    def _run(self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]) -> None:
+        try:
+            for batch in read(scan):
+                self._queue.put(batch)
+                if self._stopped.is_set():
+                    return
+        except BaseException as error:
+            self._queue.put(error)
+        else:
+            self._queue.put(_END)

@@ -1,0 +1,173 @@
+"""A leaf whose schema is older or newer than the namespace's, read and brought in line.
+
+Ids decide: a field the leaf lacks is NULL, one the namespace lacks is left out, one with
+another name is renamed, one with a narrower type is cast.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+
+import lance
+import pyarrow as pa
+import pyarrow.types as pt
+from lance import LanceDataset, LanceOperation
+from lance.fragment import FragmentMetadata, LanceFragment, write_fragments
+
+from phalanx.model.field_ids import FIELD_ID
+from phalanx.model.rows import without_ids
+from phalanx.model.schema import Schema
+from phalanx.storage.lance_schema import is_aligned, lance_schema, schema_of
+from phalanx.storage.location import Location
+from phalanx.storage.races import until_won
+
+_FIELD_ID = FIELD_ID.encode()
+# What Lance writes in place of the id of a column that another file replaces.
+_REPLACED = -2
+
+
+def reconciled(batch: pa.RecordBatch, leaf: Schema, schema: Schema) -> pa.RecordBatch:
+    """The rows of a leaf, all its columns, as the namespace has them."""
+    by_id = {_id(field): batch.column(field.name) for field in leaf.arrow}
+    fields = {_id(field): field for field in leaf.arrow}
+    arrays = [
+        _reshaped(by_id[_id(field)], fields[_id(field)], field)
+        if _id(field) in by_id
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema.arrow
+    ]
+    plain = without_ids(schema.arrow)
+    nullable = pa.schema([field.with_nullable(True) for field in plain])
+    return pa.RecordBatch.from_arrays(arrays, schema=nullable).cast(plain)
+
+
+def align(location: Location, schema: Schema) -> lance.LanceDataset:
+    """Give the leaf the namespace's schema in one commit, if it has another."""
+
+    def attempt() -> lance.LanceDataset:
+        dataset = location.open()
+        if is_aligned(dataset, schema):
+            return dataset
+        leaf = schema_of(dataset)
+        promoted = [name for name in schema.names if _is_promoted(name, leaf, schema)]
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+        if promoted:
+            fragments = list(_promoted(dataset, leaf, schema, promoted))
+        merge = LanceOperation.Merge(fragments, lance_schema(schema))
+        return LanceDataset.commit(
+            dataset, merge, read_version=dataset.version, max_retries=0, **location.write_options
+        )
+
+    return until_won(attempt)
+
+
+def _id(field: pa.Field) -> int:
+    return int(field.metadata[_FIELD_ID])
+
+
+def _reshaped(array: pa.Array, leaf: pa.Field, field: pa.Field) -> pa.Array:
+    kind = field.type
+    if pt.is_struct(kind):
+        children = {_id(child): (place, child) for place, child in enumerate(leaf.type)}
+        mask = array.is_null() if array.null_count else None
+        parts = []
+        for child in kind:
+            if _id(child) in children:
+                place, old = children[_id(child)]
+                parts.append(_reshaped(array.field(place), old, child))
+            else:
+                parts.append(pa.nulls(len(array), child.type))
+        bare = [child.with_nullable(True).remove_metadata() for child in kind]
+        bare = [pa.field(child.name, part.type) for child, part in zip(bare, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=bare, mask=mask)
+    if (pt.is_list(kind) or pt.is_large_list(kind)) and pt.is_nested(kind.value_type):
+        values = _reshaped(array.values, leaf.type.value_field, kind.value_field)
+        build = pa.LargeListArray if pt.is_large_list(kind) else pa.ListArray
+        mask = array.is_null() if array.null_count else None
+        return build.from_arrays(array.offsets, values, mask=mask)
+    return array.cast(kind) if array.type != kind else array
+
+
+def _is_promoted(name: str, leaf: Schema, schema: Schema) -> bool:
+    """Whether a field in this column is stored in a narrower type."""
+    column = schema.arrow.field(name)
+    return any(
+        leaf_type is not None and not pt.is_nested(kind) and leaf_type != kind
+        for kind, leaf_type in (
+            (kind, _type_in(leaf, field_id)) for field_id, kind in _types(column)
+        )
+    )
+
+
+def _types(field: pa.Field) -> Iterator[tuple[int, pa.DataType]]:
+    if field.metadata and _FIELD_ID in field.metadata:
+        yield _id(field), field.type
+    kind = field.type
+    for place in range(kind.num_fields):
+        yield from _types(kind.field(place))
+
+
+def _type_in(leaf: Schema, field_id: int) -> pa.DataType | None:
+    return leaf.type_of(field_id) if field_id in leaf.ids else None
+
+
+def _promoted(
+    dataset: lance.LanceDataset, leaf: Schema, schema: Schema, names: list[str]
+) -> Iterator[FragmentMetadata]:
+    """The fragments, each with one more file that holds the columns in their wider types."""
+    # A detached version lends its ids to the files that are written against it.
+    staged = LanceDataset.commit(
+        dataset,
+        LanceOperation.Project(lance_schema(schema)),
+        read_version=dataset.version,
+        detached=True,
+    )
+    wider = pa.schema([without_ids(schema.arrow).field(name) for name in names])
+    sources = [leaf.path_of(schema.id_of((name,))) for name in names]
+    stored = [path[0] for path in sources if path is not None]
+    for fragment in dataset.get_fragments():
+        rows = _rows_of(dataset, fragment, stored)
+        batches = (
+            pa.RecordBatch.from_arrays(
+                [
+                    _reshaped(batch.column(old), leaf.arrow.field(old), schema.arrow.field(new))
+                    for old, new in zip(stored, names, strict=True)
+                ],
+                schema=wider,
+            )
+            for batch in rows
+        )
+        (new,) = write_fragments(
+            pa.RecordBatchReader.from_batches(wider, batches),
+            staged,
+            max_rows_per_file=1 << 31,
+            max_bytes_per_file=1 << 62,
+        )
+        yield _with_replaced(fragment.metadata, new)
+
+
+def _rows_of(
+    dataset: lance.LanceDataset, fragment: LanceFragment, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """All rows of a fragment, deleted ones too: files of one fragment have equal lengths."""
+    scanner = dataset.scanner(
+        fragments=[fragment],
+        columns=columns,
+        with_row_id=True,
+        include_deleted_rows=True,
+        scan_in_order=True,
+    )
+    yield from scanner.to_batches()
+
+
+def _with_replaced(old: FragmentMetadata, new: FragmentMetadata) -> FragmentMetadata:
+    assert new.physical_rows == old.physical_rows
+    replaced = {field_id for file in new.files for field_id in file.fields}
+    kept = []
+    for file in map(copy.copy, old.files):
+        file.fields = [_REPLACED if number in replaced else number for number in file.fields]
+        if any(number >= 0 for number in file.fields):
+            kept.append(file)
+    return dataclasses.replace(old, files=[*kept, *new.files])

@@ -1,0 +1,176 @@
+"""Rows into leaves, in weak mode: every leaf commits for itself (format: Transaction, weak)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance import LanceDataset
+from lance.fragment import FragmentMetadata
+
+from phalanx.errors import PartialWrite, PhalanxError
+from phalanx.model.grouping import positions
+from phalanx.model.partition_key import PartitionKey, key_columns, keys_of
+from phalanx.model.predicate import Predicate
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
+from phalanx.planning.fields import bound_fields
+from phalanx.storage import leaf
+from phalanx.storage.leaf import Change
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.parallel import in_parallel, outcomes
+from phalanx.storage.races import until_won
+from phalanx.storage.reconcile import align
+from phalanx.storage.shuffle import Shuffled
+
+Deletion = Callable[[lance.LanceDataset], Change]
+_MOST_NAMED = 20
+
+
+@dataclass(slots=True)
+class LeafWrite:
+    """What is to happen to one leaf: written files that come, and rows that go."""
+
+    key: PartitionKey
+    location: Location
+    fragments: tuple[FragmentMetadata, ...] = ()
+    deletion: Deletion | None = field(default=None)
+
+
+def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
+    """Create the partitions of the newest spec that are missing; the manifest that has all.
+
+    A leaf exists before its row does. Of two writers that create the same partition one finds
+    the other's, and removes its own empty leaf.
+    """
+    made: dict[str, str] = {}
+    current = manifest
+
+    def attempt() -> Manifest:
+        nonlocal current
+        current = current.latest()
+        missing = current.missing(keys)
+        if not missing.num_rows:
+            return current
+        rows = current.new_partitions(missing, made)
+        fresh = [
+            (object_id, location)
+            for object_id, location in zip(
+                rows.column("object_id").to_pylist(),
+                rows.column("location").to_pylist(),
+                strict=True,
+            )
+            if location is not None and object_id not in made
+        ]
+        schema = current.properties.schema
+        in_parallel(lambda each: leaf.create(current.root.child(each[1]), schema), fresh)
+        made.update(fresh)
+        current.insert(rows)
+        return Manifest.open(current.root)
+
+    try:
+        found = until_won(attempt)
+    except BaseException:
+        _remove(manifest.root, made.values())
+        raise
+    if made:
+        known = set(found.leaves()[found.properties.spec.id].column("location").to_pylist())
+        _remove(manifest.root, set(made.values()) - known)
+    return found
+
+
+def write_rows(manifest: Manifest, rows: Shuffled) -> list[LeafWrite]:
+    """Write the rows into files of their leaves, which must exist; nothing is committed."""
+    spec, schema = manifest.properties.spec, manifest.properties.schema
+    places = manifest.places(rows.keys)
+    locations = manifest.leaves()[spec.id].column("location").take(pa.array(places)).to_pylist()
+    keys = list(keys_of(rows.keys))
+
+    def write(place: int) -> LeafWrite:
+        where = manifest.root.child(locations[place])
+        dataset = align(where, schema)
+        return LeafWrite(keys[place], where, leaf.write(dataset, where, rows.reader(place)))
+
+    return in_parallel(write, range(len(keys)))
+
+
+def commit_leaves(writes: Sequence[LeafWrite], schema: Schema) -> int:
+    """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done."""
+    done = outcomes(lambda write: _commit(write, schema), writes)
+    failed = [
+        (write.key, result)
+        for write, result in zip(writes, done, strict=True)
+        if isinstance(result, Exception)
+    ]
+    if not failed:
+        return sum(result for result in done if isinstance(result, int))
+    written = [write.key for write, result in zip(writes, done, strict=True) if result is not None]
+    written = [key for key in written if key not in {key for key, _ in failed}]
+    cause = failed[0][1]
+    if not written and isinstance(cause, PhalanxError):
+        raise cause
+    raise PartialWrite(
+        f"Wrote {len(written)} of {len(writes)} partitions. "
+        f"Written: {_named(written)}. Not written: {_named([key for key, _ in failed])}. "
+        f"The first failure: {cause} "
+        "Repair it with overwrite_partitions and the same data."
+    ) from cause
+
+
+def _commit(write: LeafWrite, schema: Schema) -> int:
+    if write.deletion is None and not write.fragments:
+        return 0
+    return leaf.commit(write.location, write.fragments, schema, write.deletion)
+
+
+def _named(keys: Sequence[PartitionKey]) -> str:
+    shown = ", ".join(f"v{key.spec_id}{key.values}" for key in keys[:_MOST_NAMED])
+    return (shown or "none") + (", …" if len(keys) > _MOST_NAMED else "")
+
+
+def deleting(predicate: Predicate, schema: Schema) -> Deletion:
+    """The removal of the rows that match."""
+    return lambda dataset: leaf.deletion(dataset, predicate, schema)
+
+
+def deleting_keys(touched: pa.Table, spec: PartitionSpec, schema: Schema) -> Deletion:
+    """The removal of the rows that fall in these partitions of a spec, wherever they are."""
+    sources = {
+        path[0]
+        for field in bound_fields(spec, schema)
+        for path in field.sources
+        if path is not None
+    }
+    columns = [name for name in schema.names if name in sources] or [schema.names[0]]
+
+    def find(dataset: lance.LanceDataset) -> Change:
+        found = [np.empty(0, np.uint64)]
+        scanner = dataset.scanner(columns=columns, with_row_address=True, scan_in_order=True)
+        for batch in scanner.to_batches():
+            places = positions(key_columns(spec, batch, schema), touched)
+            found.append(batch.column("_rowaddr").to_numpy()[places >= 0])
+        return leaf.deletion_by_address(dataset, np.concatenate(found))
+
+    return find
+
+
+def merged(writes: Sequence[LeafWrite], deletions: Mapping[str, LeafWrite]) -> list[LeafWrite]:
+    """One change for each leaf: what is added and what is removed there, together."""
+    by_uri = dict(deletions)
+    for write in writes:
+        if (other := by_uri.get(write.location.uri)) is not None:
+            write.deletion = other.deletion
+        by_uri[write.location.uri] = write
+    return list(by_uri.values())
+
+
+def _remove(root: Location, locations: object) -> None:
+    """Remove leaves that no manifest lists; one that cannot be removed is harmless."""
+    for location in locations:  # type: ignore[attr-defined]
+        with suppress(OSError, ValueError):
+            LanceDataset.drop(root.child(location).uri, root.storage_options)

@@ -1,0 +1,1 @@
+"""The facade a user holds: `Table`, and how to make and open one."""

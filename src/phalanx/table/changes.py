@@ -1,0 +1,151 @@
+"""Changes of a namespace's properties: its specs and its schema.
+
+The manifest's metadata is the truth and changes in one commit; what follows it — columns of the
+manifest, schemas of the leaves — can lag behind without a reader noticing, and be finished later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from phalanx.errors import CommitConflict, SchemaMismatch
+from phalanx.model.evolution import next_spec
+from phalanx.model.partition_by import PartitionBy
+from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.transform import Identity
+from phalanx.model.truncate import Truncate
+from phalanx.storage.leaf import check_storable
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.properties import Properties
+from phalanx.storage.races import until_won
+from phalanx.storage.reconcile import align
+
+SchemaChange = Callable[[Properties], Properties]
+
+
+def evolve(manifest: Manifest, partition_by: PartitionBy) -> tuple[Manifest, PartitionSpec]:
+    """Add a spec version; of two at the same time one wins, and the other is told."""
+    start = manifest.properties
+    spec = next_spec(partition_by, start.schema, start.specs)
+    if spec.fields == start.spec.fields:
+        return manifest, start.spec
+    manifest = _prepared(manifest, lambda latest: latest.add_columns(spec.fields))
+    changed = dataclasses.replace(start, specs={**start.specs, spec.id: spec})
+    manifest = manifest.change_properties(changed)
+    _insert_spec_namespace(manifest)
+    return manifest.latest(), spec
+
+
+def added(properties: Properties, field: pa.Field) -> Properties:
+    """With one more column."""
+    schema = properties.schema.add(field)
+    check_storable(schema)
+    return dataclasses.replace(properties, schema=schema)
+
+
+def renamed(properties: Properties, old: str, new: str) -> Properties:
+    """With another name for a column."""
+    schema = properties.schema.rename(old, new)
+    check_storable(schema)
+    return dataclasses.replace(properties, schema=schema)
+
+
+def dropped(properties: Properties, name: str) -> Properties:
+    """Without a column, which the newest spec must not need."""
+    schema = properties.schema
+    smaller = schema.drop(name)
+    gone = set(schema.ids) - set(smaller.ids)
+    for field in properties.spec.fields:
+        if gone & set(field.source_ids):
+            raise SchemaMismatch(
+                f"Cannot drop column {name!r}: the table is partitioned by {field.label(schema)}. "
+                "Evolve to a spec without it first."
+            )
+    return dataclasses.replace(properties, schema=smaller)
+
+
+def promoted(properties: Properties, name: str, type: pa.DataType) -> Properties:
+    """With a wider column, and wider partition values where they are the column's own."""
+    schema = properties.schema.promote(name, type)
+    check_storable(schema)
+
+    def widened(field: PartitionField) -> PartitionField:
+        if not isinstance(field.derivation, Identity | Truncate):
+            return field
+        (source,) = field.source_ids
+        if schema.path_of(source) is None:
+            return field
+        kind = field.derivation.result_type(schema.type_of(source))
+        return dataclasses.replace(field, result_type=kind)
+
+    specs = {
+        number: dataclasses.replace(spec, fields=tuple(map(widened, spec.fields)))
+        for number, spec in properties.specs.items()
+    }
+    return dataclasses.replace(properties, schema=schema, specs=specs)
+
+
+def change_schema(
+    manifest: Manifest, name: str, arguments: Mapping[str, str], change: SchemaChange
+) -> Manifest:
+    """Change the schema, then every leaf; a change that was cut off is finished first.
+
+    The same call again, after a crash, finishes what it began.
+    """
+    wanted = json.dumps({"change": name, **arguments}, sort_keys=True)
+    if manifest.properties.pending is not None:
+        repeated = manifest.properties.pending == wanted
+        manifest = finish(manifest)
+        if repeated:
+            return manifest
+    start = manifest.properties
+    changed = dataclasses.replace(change(start), pending=wanted)
+    wider = [field for spec in changed.specs.values() for field in spec.fields]
+    if changed.specs != start.specs:
+        manifest = _prepared(manifest, lambda latest: latest.widen_columns(wider))
+    return finish(manifest.change_properties(changed))
+
+
+def finish(manifest: Manifest) -> Manifest:
+    """Bring every leaf in line with the namespace's schema."""
+    properties = manifest.properties
+    locations = [
+        manifest.root.child(location)
+        for leaves in manifest.leaves().values()
+        for location in leaves.column("location").to_pylist()
+    ]
+    in_parallel(lambda location: align(location, properties.schema), locations)
+    latest = manifest.latest()
+    if latest.properties.pending != properties.pending:
+        return latest
+    return latest.change_properties(dataclasses.replace(latest.properties, pending=None))
+
+
+def _prepared(manifest: Manifest, prepare: Callable[[Manifest], None]) -> Manifest:
+    """The manifest after a harmless change of its columns; refuses if its properties changed."""
+    epoch = manifest.properties.epoch
+
+    def attempt() -> Manifest:
+        latest = manifest.latest()
+        if latest.properties.epoch != epoch:
+            raise CommitConflict(
+                f"Cannot change {manifest.root}: another writer changed its schema or its specs "
+                "at the same time. Look at the table as it is now, and try again."
+            )
+        prepare(latest)
+        return latest.latest()
+
+    return until_won(attempt)
+
+
+def _insert_spec_namespace(manifest: Manifest) -> None:
+    def attempt() -> None:
+        latest = manifest.latest()
+        latest.insert(latest.spec_namespace_row())
+
+    until_won(attempt)

@@ -1,0 +1,142 @@
+"""What a table is made of, as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from lance.fragment import FragmentMetadata
+
+from phalanx.model.partition_key import SPEC_ID
+from phalanx.model.spec import PartitionField
+from phalanx.planning.scan import LEAF_COLUMNS, Sizes
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.parallel import in_parallel
+
+# Counting the bytes of more leaves than these takes longer than most scans.
+_MOST_MEASURED = 10_000
+
+
+def partitions(manifest: Manifest) -> pa.Table:
+    """Every leaf: its spec, its partition values, where it is, its rows and bytes."""
+    leaves = list(_leaves(manifest))
+    measured = in_parallel(lambda leaf: _fragments(*leaf[1:3]), leaves)
+    return _with_keys(
+        manifest,
+        [1] * len(leaves),
+        {
+            "location": pa.array([location.uri for _, location, _ in leaves], pa.string()),
+            "read_version": pa.array([version for _, _, version in leaves], pa.uint64()),
+            "rows": pa.array([sum(f.num_rows for f in each) for each in measured], pa.int64()),
+            "bytes": pa.array([sum(map(_bytes, each)) for each in measured], pa.int64()),
+        },
+    )
+
+
+def files(manifest: Manifest) -> pa.Table:
+    """Every fragment of every leaf: its files, rows, deleted rows and bytes."""
+    leaves = list(_leaves(manifest))
+    measured = in_parallel(lambda leaf: _fragments(*leaf[1:3]), leaves)
+    each = [
+        (location.uri, fragment)
+        for (_, location, _), fragments in zip(leaves, measured, strict=True)
+        for fragment in fragments
+    ]
+    return _with_keys(
+        manifest,
+        [len(fragments) for fragments in measured],
+        {
+            "location": pa.array([uri for uri, _ in each], pa.string()),
+            "fragment_id": pa.array([fragment.id for _, fragment in each], pa.int64()),
+            "paths": pa.array(
+                [[file.path for file in fragment.files] for _, fragment in each],
+                pa.list_(pa.string()),
+            ),
+            "rows": pa.array([fragment.num_rows for _, fragment in each], pa.int64()),
+            "deleted_rows": pa.array([fragment.num_deletions for _, fragment in each], pa.int64()),
+            "bytes": pa.array([_bytes(fragment) for _, fragment in each], pa.int64()),
+        },
+    )
+
+
+def sizes(manifest: Manifest, planned: dict[int, pa.Table]) -> Sizes:
+    """The bytes of the planned leaves, and of all leaves unless there are too many."""
+    root = manifest.root
+    chosen = [
+        (location, version)
+        for leaves in planned.values()
+        for location, version in zip(
+            leaves.column("location").to_pylist(),
+            leaves.column("read_version").to_pylist(),
+            strict=True,
+        )
+    ]
+
+    def measure(leaf: tuple[str, int | None]) -> int:
+        return sum(map(_bytes, _fragments(root.child(leaf[0]), leaf[1])))
+
+    counted = dict(zip(chosen, in_parallel(measure, chosen), strict=True))
+    if manifest.total_partitions > _MOST_MEASURED:
+        return Sizes(sum(counted.values()), None)
+    everything = [
+        (location, version)
+        for leaves in manifest.leaves().values()
+        for location, version in zip(
+            leaves.column("location").to_pylist(),
+            leaves.column("read_version").to_pylist(),
+            strict=True,
+        )
+    ]
+    others = [leaf for leaf in everything if leaf not in counted]
+    return Sizes(sum(counted.values()), sum(counted.values()) + sum(in_parallel(measure, others)))
+
+
+def _leaves(manifest: Manifest) -> Iterator[tuple[int, Location, int | None]]:
+    for spec_id, leaves in sorted(manifest.leaves().items()):
+        for location, version in zip(
+            leaves.column("location").to_pylist(),
+            leaves.column("read_version").to_pylist(),
+            strict=True,
+        ):
+            yield spec_id, manifest.root.child(location), version
+
+
+def _fragments(location: Location, version: int | None) -> list[FragmentMetadata]:
+    return [fragment.metadata for fragment in location.open(version).get_fragments()]
+
+
+def _bytes(fragment: FragmentMetadata) -> int:
+    return sum(file.file_size_bytes or 0 for file in fragment.files)
+
+
+def _with_keys(manifest: Manifest, repeats: list[int], columns: dict[str, pa.Array]) -> pa.Table:
+    """The columns, and before them the partition key of each leaf, repeated as often as said."""
+    specs = manifest.properties.specs
+    fields: dict[str, PartitionField] = {}
+    for spec in specs.values():
+        fields |= {field.field_id: field for field in spec.fields}
+    spec_ids: list[int] = []
+    values: dict[str, list[Any]] = {field_id: [] for field_id in fields}
+    for spec_id, leaves in sorted(manifest.leaves().items()):
+        spec_ids += [spec_id] * leaves.num_rows
+        present = leaves.column_names[len(LEAF_COLUMNS) :]
+        for field_id, field in fields.items():
+            values[field_id].append(
+                leaves.column(field_id).cast(field.result_type)
+                if field_id in present
+                else pa.chunked_array([pa.nulls(leaves.num_rows, field.result_type)])
+            )
+    rows = pa.array(
+        [place for place, count in enumerate(repeats) for _ in range(count)], pa.int64()
+    )
+    arrays = [pa.array(spec_ids, pa.int32())]
+    arrays += [
+        pa.chunked_array(
+            [chunk for part in parts for chunk in part.chunks], fields[name].result_type
+        )
+        for name, parts in values.items()
+    ]
+    keys = pa.table(arrays, names=[SPEC_ID, *fields]).take(rows)
+    return pa.table([*keys.columns, *columns.values()], names=[SPEC_ID, *fields, *columns])

@@ -1,0 +1,116 @@
+"""A scan: a plan, some columns, and the rows when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from phalanx.errors import InvalidSchema, SchemaMismatch
+from phalanx.model.rows import without_ids
+from phalanx.model.schema import Schema
+from phalanx.planning.scan import ScanPlan
+from phalanx.storage.location import Location
+from phalanx.storage.parallel import THREADS, in_parallel
+from phalanx.storage.reading import LeafScan, in_order
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Rows to be read: in the order of the plan, and within a leaf in the leaf's own."""
+
+    plan: ScanPlan
+    location: Location
+    table_schema: Schema
+    columns: tuple[str, ...]
+    limit: int | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        plain = without_ids(self.table_schema.arrow)
+        return pa.schema([plain.field(name) for name in self.columns])
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, in memory."""
+        if self.limit is not None:
+            return pa.Table.from_batches(self._batches(), self.schema)
+        parts = in_parallel(lambda scan: list(scan.batches()), self._leaf_scans())
+        return pa.Table.from_batches([batch for part in parts for batch in part], self.schema)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as a stream; memory does not grow with their number."""
+        return self._batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as an Arrow stream."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def count_rows(self) -> int:
+        """How many rows there are; from metadata wherever every row of a leaf matches."""
+        scans = self._leaf_scans()
+        total = sum(in_parallel(LeafScan.count_rows, scans))
+        return total if self.limit is None else min(total, self.limit)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        left = self.limit
+        if left == 0:
+            return
+        threads = THREADS if left is None else 2
+        for batch in in_order(self._leaf_scans(), threads, LeafScan.batches):
+            yield batch if left is None else batch.slice(0, left)
+            if left is not None:
+                left -= batch.num_rows
+                if left <= 0:
+                    return
+
+    def _leaf_scans(self) -> list[LeafScan]:
+        scans = []
+        for spec in self.plan.pruning.specs:
+            leaves = self.plan.leaves[spec.spec_id]
+            for location, version in zip(
+                leaves.column("location").to_pylist(),
+                leaves.column("read_version").to_pylist(),
+                strict=True,
+            ):
+                scan = LeafScan(
+                    self.location.child(location),
+                    version,
+                    self.table_schema,
+                    self.columns,
+                    spec.residual,
+                    self.limit,
+                )
+                scans.append(scan)
+        return scans
+
+
+def checked_columns(columns: Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
+    """The columns by their exact names; all if none are named."""
+    if columns is None:
+        return schema.names
+    if isinstance(columns, str) or not columns:
+        raise SchemaMismatch(
+            f"Cannot select the columns {columns!r}: expected a list with at least one name."
+        )
+    found = []
+    for name in columns:
+        try:
+            path = schema.resolve((name,))
+        except InvalidSchema as error:
+            raise SchemaMismatch(f"Cannot select the column {name!r}: {error}") from None
+        if path[0] in found:
+            raise SchemaMismatch(f"Cannot select the column {name!r} twice.")
+        found.append(path[0])
+    return tuple(found)
+
+
+def checked_limit(limit: int | None) -> int | None:
+    """The limit, if it is one."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise SchemaMismatch(f"Cannot use the limit {limit!r}: expected a number of rows from 0.")
+    return limit
