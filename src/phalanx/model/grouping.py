@@ -20,31 +20,31 @@ class Groups:
 
     codes: npt.NDArray[np.int64]
     keys: pa.Table
-
-    def __len__(self) -> int:
-        return int(self.keys.num_rows)
+    count: int
 
 
-def group(values: pa.Table) -> Groups:
-    """The groups of rows that are equal in every column, in the order of their first rows."""
-    codes = np.zeros(values.num_rows, dtype=np.int64)
-    count = min(1, values.num_rows)
-    for column in values.columns:
-        encoded = _encoded(column.combine_chunks())
-        codes, count = _dense(codes * (len(encoded.dictionary) + 1) + _indices(encoded))
-    firsts = np.empty(count, dtype=np.int64)
-    # The first of equal rows wins: later ones are written first, and overwritten.
-    firsts[codes[::-1]] = np.arange(values.num_rows)[::-1]
-    order = np.argsort(firsts, kind="stable")
-    ranks = np.empty(count, dtype=np.int64)
-    ranks[order] = np.arange(count)
-    return Groups(ranks[codes], values.take(pa.array(firsts[order])))
+def group(values: pa.Table, rows: int) -> Groups:
+    """The groups of rows that are equal in every column; without columns all rows are one."""
+    codes, count = np.zeros(rows, dtype=np.int64), min(1, rows)
+    encoded = [_sortable(column.combine_chunks()).dictionary_encode() for column in values.columns]
+    # For each column the group's place in its dictionary, which has NULL behind its end.
+    places: list[npt.NDArray[np.int64]] = []
+    for column in encoded:
+        size = len(column.dictionary) + 1
+        codes, used = _dense(codes * size + _indices(column))
+        places = [*(inner[used // size] for inner in places), used % size]
+        count = len(used)
+    keys = [
+        _decoded(column, inner, kind)
+        for column, inner, kind in zip(encoded, places, values.schema.types, strict=True)
+    ]
+    return Groups(codes, pa.Table.from_arrays(keys, schema=values.schema), count)
 
 
 def positions(sought: pa.Table, among: pa.Table) -> npt.NDArray[np.int64]:
     """For each sought row the place of the equal row among the others, −1 where there is none."""
-    both = group(pa.concat_tables([among, sought]))
-    places = np.full(len(both), -1, dtype=np.int64)
+    both = group(pa.concat_tables([among, sought]), among.num_rows + sought.num_rows)
+    places = np.full(both.count, -1, dtype=np.int64)
     known = both.codes[: among.num_rows]
     places[known[::-1]] = np.arange(among.num_rows)[::-1]
     found: npt.NDArray[np.int64] = places[both.codes[among.num_rows :]]
@@ -59,29 +59,34 @@ def order_of(values: pa.Table) -> pa.Array:
     return pc.sort_indices(pa.table(columns, names=names), sort_keys=keys)
 
 
-def _encoded(column: pa.Array) -> pa.DictionaryArray:
-    return _sortable(column).dictionary_encode()
-
-
 def _indices(encoded: pa.DictionaryArray) -> npt.NDArray[np.int64]:
-    """The codes, NULL last."""
+    """Each row's place in the dictionary, NULL behind its end."""
     filled = pc.fill_null(encoded.indices, pa.scalar(len(encoded.dictionary), pa.int32()))
-    codes: npt.NDArray[np.int64] = filled.to_numpy(zero_copy_only=False).astype(np.int64)
-    return codes
+    places: npt.NDArray[np.int64] = filled.to_numpy(zero_copy_only=False).astype(np.int64)
+    return places
 
 
-def _dense(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
-    """The codes renumbered without gaps, and how many there are."""
+def _decoded(
+    encoded: pa.DictionaryArray, places: npt.NDArray[np.int64], kind: pa.DataType
+) -> pa.Array:
+    missing = places == len(encoded.dictionary)
+    return encoded.dictionary.take(pa.array(places, mask=missing)).cast(kind)
+
+
+def _dense(
+    codes: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The codes renumbered without gaps, and the code that each number stands for."""
     if not len(codes):
-        return codes, 0
+        return codes, codes
     slots = int(codes.max()) + 1
     if slots > max(_MOST_SLOTS, 4 * len(codes)):
-        unique, dense = np.unique(codes, return_inverse=True)
-        return dense.astype(np.int64), len(unique)
-    used = np.zeros(slots, dtype=bool)
-    used[codes] = True
-    numbers = np.cumsum(used) - 1
-    return numbers[codes], int(numbers[-1]) + 1
+        used, dense = np.unique(codes, return_inverse=True)
+        return dense.astype(np.int64), used
+    present = np.zeros(slots, dtype=bool)
+    present[codes] = True
+    numbers = np.cumsum(present) - 1
+    return numbers[codes], np.flatnonzero(present)
 
 
 def _sortable(column: pa.Array) -> pa.Array:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from phalanx.model.grouping import Groups, group
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 
@@ -24,13 +25,18 @@ class PartitionKey:
     values: tuple[Any, ...]
 
 
-def key_columns(spec: PartitionSpec, rows: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
-    """The partition key of every row: the spec's id, then one column for each field."""
-    values = spec.partition_values(rows, schema)
-    spec_ids = pa.repeat(pa.scalar(spec.id, pa.int32()), rows.num_rows)
+def key_columns(spec_id: int, values: pa.Table, rows: int) -> pa.Table:
+    """Partition keys as columns: the spec's id, then one column for each of its fields."""
+    spec_ids = pa.repeat(pa.scalar(spec_id, pa.int32()), rows)
     return pa.Table.from_arrays(
         [spec_ids, *values.columns], schema=pa.schema([(SPEC_ID, pa.int32()), *values.schema])
     )
+
+
+def keyed(spec: PartitionSpec, rows: pa.RecordBatch, schema: Schema) -> Groups:
+    """The rows by partition: which key each row has."""
+    found = group(spec.partition_values(rows, schema), rows.num_rows)
+    return replace(found, keys=key_columns(spec.id, found.keys, found.count))
 
 
 def keys_of(columns: pa.Table) -> Iterator[PartitionKey]:

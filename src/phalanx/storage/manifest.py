@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from phalanx.errors import CommitConflict, NotPartitioned, PhalanxError, UnknownSpec
 from phalanx.model import engine
 from phalanx.model.grouping import order_of, positions
-from phalanx.model.partition_key import SPEC_ID
+from phalanx.model.partition_key import key_columns
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.spec import PartitionField, PartitionSpec
@@ -196,12 +196,8 @@ class Manifest:
 
     def keys_of_leaves(self, spec_id: int, leaves: pa.Table) -> pa.Table:
         """The partition keys of a spec's leaves."""
-        spec_ids = pa.repeat(pa.scalar(spec_id, pa.int32()), leaves.num_rows)
-        fields = self.properties.specs[spec_id].fields
-        return pa.table(
-            [spec_ids, *(leaves.column(field.field_id) for field in fields)],
-            names=[SPEC_ID, *(field.field_id for field in fields)],
-        )
+        names = [field.field_id for field in self.properties.specs[spec_id].fields]
+        return key_columns(spec_id, leaves.select(names), leaves.num_rows)
 
     def new_partitions(self, keys: pa.Table, made: Mapping[str, str]) -> pa.Table:
         """The manifest rows that the partitions need: their namespaces and their tables.

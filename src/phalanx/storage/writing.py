@@ -14,7 +14,7 @@ from lance.fragment import FragmentMetadata
 
 from phalanx.errors import PartialWrite, PhalanxError
 from phalanx.model.grouping import positions
-from phalanx.model.partition_key import PartitionKey, key_columns, keys_of
+from phalanx.model.partition_key import PartitionKey, keyed, keys_of
 from phalanx.model.predicate import Predicate
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
@@ -152,8 +152,9 @@ def deleting_keys(touched: pa.Table, spec: PartitionSpec, schema: Schema) -> Del
         found = [np.empty(0, np.uint64)]
         scanner = dataset.scanner(columns=columns, with_row_address=True, scan_in_order=True)
         for batch in scanner.to_batches():
-            places = positions(key_columns(spec, batch, schema), touched)
-            found.append(batch.column("_rowaddr").to_numpy()[places >= 0])
+            groups = keyed(spec, batch, schema)
+            is_touched = positions(groups.keys, touched) >= 0
+            found.append(batch.column("_rowaddr").to_numpy()[is_touched[groups.codes]])
         return leaf.deletion_by_address(dataset, np.concatenate(found))
 
     return find

@@ -15,7 +15,7 @@ from phalanx.model.binding import bind
 from phalanx.model.evaluation import matches
 from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy
-from phalanx.model.partition_key import SPEC_ID, key_columns, keys_of
+from phalanx.model.partition_key import key_columns, keyed, keys_of
 from phalanx.model.predicate import TRUE, Predicate, all_of, among
 from phalanx.model.rows import conformed, reader_of, without_ids
 from phalanx.model.schema import Schema
@@ -265,7 +265,7 @@ def _shuffled(
     batches = conformed(reader_of(data), schema.arrow)
     if predicate != TRUE:
         batches = _all_matching(batches, predicate, where)
-    return shuffle(batches, without_ids(schema.arrow), lambda rows: key_columns(spec, rows, schema))
+    return shuffle(batches, without_ids(schema.arrow), lambda rows: keyed(spec, rows, schema))
 
 
 def _all_matching(
@@ -347,7 +347,7 @@ def _leaf(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, int 
 
 
 def _one_key(spec: PartitionSpec, values: Mapping[str, Any]) -> pa.Table:
-    columns = [pa.array([spec.id], pa.int32())]
+    columns = []
     for field in spec.fields:
         value = values[field.field_id]
         try:
@@ -358,4 +358,6 @@ def _one_key(spec: PartitionSpec, values: Mapping[str, Any]) -> pa.Table:
                 f"not {value!r}."
             ) from None
         columns.append(column)
-    return pa.table(columns, names=[SPEC_ID, *(field.field_id for field in spec.fields)])
+    return key_columns(
+        spec.id, pa.table(columns, names=[field.field_id for field in spec.fields]), 1
+    )
