@@ -7,7 +7,6 @@ editing the messages it is pickled as; `tests/integration/test_lance_facts.py` w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any
 
 import lance
@@ -23,20 +22,32 @@ from phalanx.model.schema import Schema
 _ID, _PARENT_ID = b"\x18", b"\x20"
 
 
-@lru_cache(maxsize=64)
-def lance_schema(schema: Schema) -> LanceSchema:
-    """The schema as Lance has it, with the namespace's ids."""
+def lance_schema(schema: Schema, leaf: lance.LanceDataset | None = None) -> LanceSchema:
+    """The schema as Lance has it, with the namespace's ids.
+
+    Fields that a leaf has keep what Arrow cannot say of them: the dictionaries of their files.
+    """
+    known = (
+        {} if leaf is None else dict(zip(ids_of(leaf), _messages(leaf.lance_schema), strict=True))
+    )
     plain = LanceSchema.from_pyarrow(without_ids(schema.arrow))
-    pickled: Any = plain.__reduce__()
-    build, (metadata, *messages) = pickled
     parents = [-1 if above < 0 else schema.ids[above] for above in _parents(plain.fields())]
+    pickled: Any = plain.__reduce__()
+    build, (metadata, *_) = pickled
     numbered = [
-        # The last of equal fields in a message counts.
-        message + _ID + _varint(field_id) + _PARENT_ID + _varint(parent)
-        for message, field_id, parent in zip(messages, schema.ids, parents, strict=True)
+        # The last of equal values in a message counts.
+        known.get(field_id, b"") + message + _ID + _varint(field_id) + _PARENT_ID + _varint(parent)
+        for message, field_id, parent in zip(_messages(plain), schema.ids, parents, strict=True)
     ]
     found: LanceSchema = build(metadata, *numbered)
     return found
+
+
+def _messages(schema: LanceSchema) -> list[bytes]:
+    """The fields as the messages they are pickled as, in Lance's order."""
+    pickled: Any = schema.__reduce__()
+    _, (_, *messages) = pickled
+    return list(messages)
 
 
 def ids_of(dataset: lance.LanceDataset) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ def align(location: Location, schema: Schema) -> lance.LanceDataset:
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         if promoted:
             fragments = list(_promoted(dataset, leaf, schema, promoted))
-        merge = LanceOperation.Merge(fragments, lance_schema(schema))
+        merge = LanceOperation.Merge(fragments, lance_schema(schema, dataset))
         return LanceDataset.commit(
             dataset, merge, read_version=dataset.version, max_retries=0, **location.write_options
         )
@@ -120,7 +120,7 @@ def _promoted(
     # A detached version lends its ids to the files that are written against it.
     staged = LanceDataset.commit(
         dataset,
-        LanceOperation.Project(lance_schema(schema)),
+        LanceOperation.Project(lance_schema(schema, dataset)),
         read_version=dataset.version,
         detached=True,
     )

@@ -1,8 +1,9 @@
 """Rows of any number, split by partition within a bounded buffer.
 
 Rows come in any order. They are cut into runs; each run is sorted by partition, so that what
-belongs together lies together. Runs beyond the buffer go to a temporary file. Only when the
-last row is in, and all rows have proved valid, are partitions handed out to be written.
+belongs together lies together. Runs beyond the buffer go to a temporary file, unless they are
+in memory anyway. Only when the last row is in, and all rows have proved valid, are partitions
+handed out to be written.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from phalanx.model.grouping import Groups, positions
 
 BUFFER_BYTES = 512 << 20
-# Taking rows by partition is quickest while a run stays near the processor's caches.
+# Rows are taken most quickly while a run stays near the processor's caches; but a run should
+# not have so few rows of each partition that the work is all in the slicing.
 _RUN_ROWS = 1 << 18
+_MOST_RUN_ROWS = 1 << 22
+_ROWS_OF_A_PARTITION = 256
 _RUN_BYTES = 64 << 20
 # Lance writes a few long batches faster than many short ones.
 _WRITTEN_ROWS = 1 << 20
@@ -31,21 +36,43 @@ _WRITTEN_ROWS = 1 << 20
 class _Run(Protocol):
     """Rows of several partitions."""
 
-    def rows_of(self, place: int) -> pa.RecordBatch: ...
+    def rows_of(self, place: int) -> pa.RecordBatch:
+        """The rows of one of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _RunInMemory:
+class _Ordered:
+    """Rows as they came, the order that sorts them by partition, and how many each has."""
+
     rows: pa.RecordBatch
+    order: pa.Array
+    counts: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
 
     def rows_of(self, place: int) -> pa.RecordBatch:
-        start, end = self.starts[place], self.starts[place + 1]
-        return self.rows.slice(start, end - start)
+        return self.rows.take(self.order.slice(self.starts[place], self.counts[place]))
+
+    def sorted(self) -> _Sorted:
+        """The same run with its rows in that order."""
+        rows = self.rows
+        if len(self.counts) > 1:
+            # Arrow's own allocator is slow with memory that it has not had before.
+            rows = pc.take(rows, self.order, memory_pool=pa.system_memory_pool())
+        return _Sorted(rows, self.counts, self.starts)
 
 
 @dataclass(frozen=True, slots=True)
-class _RunOnDisk:
+class _Sorted:
+    rows: pa.RecordBatch
+    counts: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+
+    def rows_of(self, place: int) -> pa.RecordBatch:
+        return self.rows.slice(self.starts[place], self.counts[place])
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
     path: Path
 
     def rows_of(self, place: int) -> pa.RecordBatch:
@@ -69,7 +96,7 @@ class Shuffled:
         parts = self._parts[place]
         batches = (run.rows_of(within) for run, within in parts)
         return pa.RecordBatchReader.from_batches(
-            self.schema, _joined(batches, _WRITTEN_ROWS, _RUN_BYTES)
+            self.schema, _joined(batches, lambda: _WRITTEN_ROWS, _RUN_BYTES)
         )
 
     def count(self, place: int) -> int:
@@ -93,64 +120,68 @@ def shuffle(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     keyed: Callable[[pa.RecordBatch], Groups],
-    buffer_bytes: int | None = None,
+    *,
+    in_memory: bool,
 ) -> Shuffled:
-    """Split the rows by their partition values."""
-    budget = BUFFER_BYTES if buffer_bytes is None else buffer_bytes
+    """Split the rows by partition; `in_memory` says that they are held by someone anyway."""
     shuffled = Shuffled(schema, keyed(_no_rows(schema)).keys)
-    held = 0
+    left = BUFFER_BYTES
+
+    def run_rows() -> int:
+        partitions: int = shuffled.keys.num_rows
+        return max(_RUN_ROWS, min(partitions * _ROWS_OF_A_PARTITION, _MOST_RUN_ROWS))
+
+    def ordered(rows: pa.RecordBatch) -> tuple[Groups, _Ordered | _Sorted]:
+        groups, run = _ordered(rows, keyed)
+        return groups, run.sorted() if left > 0 or not in_memory else run
+
     try:
         with ThreadPoolExecutor(2) as pool:
-            for rows, groups, starts in _sorted_ahead(
-                _joined(batches, _RUN_ROWS, min(_RUN_BYTES, budget)), keyed, pool
-            ):
-                run: _RunInMemory | _RunOnDisk = _RunInMemory(rows, starts)
-                if held + rows.nbytes > budget:
-                    run = _put_aside(_RunInMemory(rows, starts), groups.count, shuffled)
-                else:
-                    held += rows.nbytes
-                _add(shuffled, run, groups, np.diff(starts))
+            runs = _joined(batches, run_rows, min(_RUN_BYTES, BUFFER_BYTES))
+            for groups, run in _ahead(ordered, runs, pool):
+                left -= run.rows.nbytes
+                keep = left >= 0 or in_memory
+                _add(shuffled, run if keep else _put_aside(run, shuffled), groups, run.counts)
     except BaseException:
         shuffled.close()
         raise
     return shuffled
 
 
-def _sorted_ahead(
+def _ahead(
+    function: Callable[[pa.RecordBatch], tuple[Groups, _Ordered | _Sorted]],
     runs: Iterator[pa.RecordBatch],
-    keyed: Callable[[pa.RecordBatch], Groups],
     pool: ThreadPoolExecutor,
-) -> Iterator[tuple[pa.RecordBatch, Groups, npt.NDArray[np.int64]]]:
-    """Each run sorted by partition; the next ones are sorted meanwhile."""
-    ahead: list[Future[tuple[pa.RecordBatch, Groups, npt.NDArray[np.int64]]]] = []
+) -> Iterator[tuple[Groups, _Ordered | _Sorted]]:
+    """The function's results in order; the next runs are being worked on meanwhile."""
+    ahead: list[Future[tuple[Groups, _Ordered | _Sorted]]] = []
     for run in runs:
-        ahead.append(pool.submit(_sorted, run, keyed))
+        ahead.append(pool.submit(function, run))
         if len(ahead) > 2:
             yield ahead.pop(0).result()
     for future in ahead:
         yield future.result()
 
 
-def _sorted(
-    run: pa.RecordBatch, keyed: Callable[[pa.RecordBatch], Groups]
-) -> tuple[pa.RecordBatch, Groups, npt.NDArray[np.int64]]:
-    groups = keyed(run)
+def _ordered(
+    rows: pa.RecordBatch, keyed: Callable[[pa.RecordBatch], Groups]
+) -> tuple[Groups, _Ordered]:
+    groups = keyed(rows)
     counts = np.bincount(groups.codes, minlength=groups.count)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    if groups.count > 1:
-        # NumPy sorts 16-bit numbers by radix.
-        narrow = groups.codes.astype(np.uint16 if groups.count < 1 << 16 else np.uint32)
-        run = run.take(pa.array(np.argsort(narrow, kind="stable").astype(np.int32)))
-    return run, groups, starts
+    # NumPy sorts 16-bit numbers by radix.
+    narrow = groups.codes.astype(np.uint16 if groups.count < 1 << 16 else np.uint32)
+    order = pa.array(np.argsort(narrow, kind="stable").astype(np.int32))
+    return groups, _Ordered(rows, order, counts, np.concatenate([[0], np.cumsum(counts)]))
 
 
 def _joined(
-    batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int
+    batches: Iterable[pa.RecordBatch], rows_wanted: Callable[[], int], most_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows in batches of about the given size, made of smaller ones or cut from larger."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for whole in batches:
+        most_rows = rows_wanted()
         for start in range(0, whole.num_rows, most_rows):
             batch = whole.slice(start, most_rows)
             if gathered and (rows + batch.num_rows > most_rows or size + batch.nbytes > most_bytes):
@@ -166,14 +197,14 @@ def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _put_aside(run: _RunInMemory, partitions: int, shuffled: Shuffled) -> _RunOnDisk:
+def _put_aside(run: _Ordered | _Sorted, shuffled: Shuffled) -> _OnDisk:
     if shuffled._folder is None:
         shuffled._folder = tempfile.TemporaryDirectory(prefix="phalanx-")
     path = Path(shuffled._folder.name) / f"{shuffled.rows}.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, run.rows.schema) as writer:
-        for place in range(partitions):
+        for place in range(len(run.counts)):
             writer.write_batch(run.rows_of(place))
-    return _RunOnDisk(path)
+    return _OnDisk(path)
 
 
 def _add(shuffled: Shuffled, run: _Run, groups: Groups, counts: npt.NDArray[np.int64]) -> None:

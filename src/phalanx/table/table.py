@@ -265,7 +265,12 @@ def _shuffled(
     batches = conformed(reader_of(data), schema.arrow)
     if predicate != TRUE:
         batches = _all_matching(batches, predicate, where)
-    return shuffle(batches, without_ids(schema.arrow), lambda rows: keyed(spec, rows, schema))
+    return shuffle(
+        batches,
+        without_ids(schema.arrow),
+        lambda rows: keyed(spec, rows, schema),
+        in_memory=isinstance(data, pa.Table | pa.RecordBatch),
+    )
 
 
 def _all_matching(
