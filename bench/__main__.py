@@ -1,20 +1,24 @@
 """`make bench`: print every ratio, what it is measured against, and what it should be.
 
-PHALANX_BENCH_ROWS sets the number of rows (10 million by default).
+PHALANX_BENCH_ROWS sets the number of rows (10 million by default); `python -m bench storage`
+runs one part alone.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
-from bench import model
+from bench import model, storage
 
 
 def main() -> None:
     rows = int(os.environ.get("PHALANX_BENCH_ROWS", "10_000_000"))
     print(f"{rows:,} rows, {os.cpu_count()} cores; the best of several runs of each\n")
-    for measured in model.benchmarks(rows):
-        print(measured, flush=True)
+    parts = {"model": model.benchmarks, "storage": storage.benchmarks}
+    for name in sys.argv[1:] or parts:
+        for measured in parts[name](rows):
+            print(measured, flush=True)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,19 @@ class Growth:
         return f"{self.what} by {self.unit}\n{'':<10} {steps}"
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How much memory is needed at most, by the size of the input."""
+
+    what: str
+    unit: str
+    peaks: Mapping[int, int]
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{size:,}: {peak / 1e6:,.0f} MB" for size, peak in self.peaks.items())
+        return f"{self.what} by {self.unit}\n{'':<10} {steps}"
+
+
 def faster(what: str, ours: float, theirs_name: str, theirs: float, at_least: float) -> Measured:
     """How many times faster ours is."""
     ratio = theirs / ours
