@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phalanx.model.grouping import Groups, group, positions
+from phalanx.model.rows import unsliced
 
 BUFFER_BYTES = 512 << 20
 _RUN_ROWS = 1 << 20
@@ -38,7 +39,7 @@ class _RunInMemory:
 
     def rows_of(self, place: int) -> pa.RecordBatch:
         start, end = self.starts[place], self.starts[place + 1]
-        return self.rows.slice(start, end - start)
+        return unsliced(self.rows.slice(start, end - start))
 
 
 @dataclass(frozen=True, slots=True)
