@@ -26,8 +26,8 @@ from properties.oracle import matching
 from properties.strategies import KINDS, Kind, Rows, array_of, conditions, terms_over
 from properties.table_model import as_multiset, as_rows, changed, plain_value
 
-NAMES = ("a", "Case", "select", "order by", "naïve é", "x$y/z=1", "100%", "back`tick", "it's")
-INNER_NAMES = ("x", "Y", "group", "é", "z w")
+NAMES = ("a", "b", "#", "Case", "select", "order by", "naïve é", "x$y/z=1", "100%", "it's")
+INNER_NAMES = ("x", "Y", "group", "é", "z w", "back`tick")
 LONG = "long" * 2500
 HARD_TEXT = st.sampled_from(["", "é", "$", "a/b", "k=v", "%2F", "😀👩‍👩‍👧", LONG, "NULL", "null", "🇫🇷"])
 WIDER = {

@@ -75,6 +75,12 @@ def create(location: Location, schema: Schema) -> None:
 @lru_cache(maxsize=64)
 def check_storable(schema: Schema) -> None:
     """Refuse a schema that Lance cannot store, or can store and not read."""
+    for name in schema.names:
+        if "`" in name or name == "*":
+            raise InvalidSchema(
+                f"Column {name!r} has a name that Lance cannot read back: expected one without "
+                "backticks, and not '*'. Rename it."
+            )
     for node in walk(columns_of(schema.arrow)):
         kind = arrow_json.field_from_json(node.field).type
         if pt.is_fixed_size_list(kind) and not pt.is_primitive(kind.value_type):
