@@ -122,6 +122,7 @@ def commit(
     location: Location,
     fragments: Iterable[FragmentMetadata],
     schema: Schema,
+    check_current: Callable[[], None],
     deletion: Callable[[lance.LanceDataset], Change] | None = None,
 ) -> int:
     """Add written files and remove rows on the leaf's main branch, in one commit.
@@ -131,7 +132,7 @@ def commit(
     new = tuple(fragments)
 
     def attempt() -> int:
-        dataset = align(location, schema) if not new else location.open()
+        dataset = location.open() if new else align(location, schema, check_current)
         check_ids(dataset, schema, location)
         found = Change() if deletion is None else deletion(dataset)
         change = Change(new, found.updated, found.removed)
