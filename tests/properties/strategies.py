@@ -164,6 +164,8 @@ def rows(draw: st.DrawFn, kinds: Sequence[Kind] = KINDS, max_rows: int = 12) -> 
 
 def array_of(values: Sequence[pa.Scalar | None], data_type: pa.DataType) -> pa.Array:
     """Scalars and None as an array, every bit of them kept."""
+    if pa.types.is_nested(data_type):
+        return pa.array([None if v is None else v.as_py() for v in values], data_type)
     return pa.array([pa.scalar(None, data_type) if v is None else v for v in values], data_type)
 
 
@@ -248,7 +250,9 @@ def constants(draw: st.DrawFn, data: Rows, name: str) -> str:
     return typed_sql(draw(kind.values))
 
 
-QUOTED = {name: f'"{name}"' for name in ("a", "b", "Case", "select")}
+def quoted(name: str) -> str:
+    """The name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 @st.composite
@@ -256,7 +260,7 @@ def conditions(draw: st.DrawFn, data: Rows) -> str:
     """One comparison in any of the forms people write."""
     name = draw(st.sampled_from(list(data.kinds)))
     kind = data.kinds[name].type
-    column = QUOTED[name]
+    column = quoted(name)
     constant = constants(data, name)
     forms = ["compare"] * 4 + ["flipped", "between", "in", "not in", "in", "null", "not null"]
     forms += ["columns", "hash"]
@@ -290,7 +294,7 @@ def conditions(draw: st.DrawFn, data: Rows) -> str:
             other = draw(st.sampled_from(list(data.kinds)))
             if data.kinds[other].type != kind:
                 return f"{column} IS NOT NULL"
-            return f"{column} {operator} {QUOTED[other]}"
+            return f"{column} {operator} {quoted(other)}"
         case "hash":
             return f"abs(murmur3({column})) % 4 {operator} {draw(st.integers(0, 4))}"
         case "like":

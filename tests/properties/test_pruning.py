@@ -13,6 +13,7 @@ from phalanx.model.predicate import FALSE, TRUE
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.pruning import Pruning, prune
+from phalanx.planning.residual import residuals
 from properties.oracle import matching
 from properties.strategies import ONE_ZERO_KINDS, Rows, predicates, rows, specs
 
@@ -51,6 +52,27 @@ def test_the_residual_finds_the_matching_rows_in_what_is_kept(data: st.DataObjec
     assume("murmur3" not in to_datafusion(rest))
     found = pc.and_(kept, holds(given_rows.table, to_datafusion(rest)))
     assert found.equals(matches), (where, str(pruning), to_datafusion(rest), given_rows.table)
+
+
+@given(st.data())
+def test_the_residual_of_each_partition_finds_the_matching_rows(data: st.DataObject) -> None:
+    """What the values of a partition settle need not be looked at in its rows."""
+    given_rows = data.draw(rows(ONE_ZERO_KINDS))
+    spec = data.draw(specs(given_rows))
+    where = data.draw(predicates(given_rows))
+    matches = matching(given_rows.table, where)
+    assume(matches is not None and len(given_rows.table))
+    pruning, kept = pruned(where, spec, given_rows)
+    values = spec.partition_values(given_rows.table, given_rows.schema)
+    count = len(given_rows.table)
+    rest = residuals(pruning.specs[0].residual, spec, given_rows.schema, values, count)
+    event(f"settled by values: {pruning.specs[0].residual not in rest.predicates}")
+    assume(not any("murmur3" in to_datafusion(each) for each in rest.predicates))
+    found = pa.nulls(count, pa.bool_())
+    for place, predicate in enumerate(rest.predicates):
+        here = holds(given_rows.table, to_datafusion(predicate))
+        found = pc.if_else(pa.array(rest.places == place), here, found)
+    assert pc.and_(kept, found).equals(matches), (where, str(pruning), rest, given_rows.table)
 
 
 def pruned(where: str, spec: PartitionSpec, given_rows: Rows) -> tuple[Pruning, pa.Array]:

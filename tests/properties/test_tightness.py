@@ -19,7 +19,7 @@ from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.pruning import prune
-from properties.strategies import QUOTED, Rows, array_of, rows, specs
+from properties.strategies import Rows, array_of, quoted, rows, specs
 
 Key = tuple[str, ...]
 
@@ -59,10 +59,10 @@ def test_points_keep_only_their_own_partitions(data: st.DataObject) -> None:
         drawn = st.one_of(st.sampled_from(there), kind.values) if there else kind.values
         wanted = data.draw(st.lists(drawn, max_size=5))
         if wanted:
-            conditions.append(f"{QUOTED[name]} IN ({', '.join(map(typed_sql, wanted))})")
+            conditions.append(f"{quoted(name)} IN ({', '.join(map(typed_sql, wanted))})")
             candidates[name] = array_of(wanted, kind.type)
         else:
-            conditions.append(f"{QUOTED[name]} IS NULL")
+            conditions.append(f"{quoted(name)} IS NULL")
             candidates[name] = pa.nulls(1, kind.type)
     schema = given_rows.schema
     sources = {schema.id_of(name) for name in names}

@@ -118,6 +118,8 @@ class Opaque:
 Leaf: TypeAlias = Compare | In | NotIn | IsNull | NotNull | Like
 Predicate: TypeAlias = Always | And | Or | Leaf | Opaque
 
+_OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
 TRUE = Always(True)
 FALSE = Always(False)
 
@@ -152,6 +154,23 @@ def any_of(parts: Iterable[Predicate]) -> Predicate:
             case _:
                 kept.append(part)
     return kept[0] if len(kept) == 1 else Or(tuple(kept)) if kept else FALSE
+
+
+def complement(leaf: Leaf) -> Predicate:
+    """What the rows satisfy that do not satisfy the leaf, NULL included."""
+    match leaf:
+        case Compare(term=term, operator=operator, value=value):
+            return any_of((Compare(term, _OPPOSITES[operator], value), IsNull(term)))
+        case In(term=term, values=values):
+            return any_of((NotIn(term, values), IsNull(term)))
+        case NotIn(term=term, values=values):
+            return any_of((In(term, values), IsNull(term)))
+        case IsNull(term=term):
+            return NotNull(term)
+        case NotNull(term=term):
+            return IsNull(term)
+        case Like(term=term, pattern=pattern, negated=negated, case_sensitive=sensitive):
+            return any_of((Like(term, pattern, not negated, sensitive), IsNull(term)))
 
 
 def among(term: Node, values: pa.Array) -> Predicate:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -52,10 +53,27 @@ def conformed(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Re
     try:
         for batch in reader:
             arrays = [_fitted(batch.column(f.name), f, f.name, done) for f in plain]
-            yield pa.RecordBatch.from_arrays(arrays, schema=plain)
+            yield unsliced(pa.RecordBatch.from_arrays(arrays, schema=plain))
             done += batch.num_rows
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaMismatch(f"Cannot read the rows after row {done}: {error}") from None
+
+
+def unsliced(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows; what Lance and DataFusion cannot read as a slice is copied."""
+    if not any(_is_sliced_struct_in_struct(array) for array in batch.columns):
+        return batch
+    return batch.take(pa.array(np.arange(batch.num_rows)))
+
+
+def _is_sliced_struct_in_struct(array: pa.Array) -> bool:
+    if not pt.is_struct(array.type):
+        return False
+    children = [array.field(place) for place in range(array.type.num_fields)]
+    return any(
+        pt.is_struct(child.type) and (child.offset != 0 or _is_sliced_struct_in_struct(child))
+        for child in children
+    )
 
 
 def check_columns(given: pa.Schema, schema: pa.Schema) -> None:

@@ -99,6 +99,11 @@ def project_on_spec(predicate: Predicate, spec: PartitionSpec, schema: Schema) -
     )
 
 
+def inclusive(predicate: Predicate, spec: PartitionSpec, schema: Schema) -> Predicate:
+    """What holds for the partition values of every row that satisfies the predicate."""
+    return _project(predicate, bound_fields(spec, schema))
+
+
 def _project(predicate: Predicate, fields: Sequence[BoundField]) -> Predicate:
     cases = _disjuncts(predicate)
     if cases is not None:

@@ -75,6 +75,12 @@ def create(location: Location, schema: Schema) -> None:
 @lru_cache(maxsize=64)
 def check_storable(schema: Schema) -> None:
     """Refuse a schema that Lance cannot store, or can store and not read."""
+    for name in schema.names:
+        if "`" in name or name == "*":
+            raise InvalidSchema(
+                f"Column {name!r} has a name that Lance cannot read back: expected one without "
+                "backticks, and not '*'. Rename it."
+            )
     for node in walk(columns_of(schema.arrow)):
         kind = arrow_json.field_from_json(node.field).type
         if pt.is_fixed_size_list(kind) and not pt.is_primitive(kind.value_type):
@@ -116,6 +122,7 @@ def commit(
     location: Location,
     fragments: Iterable[FragmentMetadata],
     schema: Schema,
+    check_current: Callable[[], None],
     deletion: Callable[[lance.LanceDataset], Change] | None = None,
 ) -> int:
     """Add written files and remove rows on the leaf's main branch, in one commit.
@@ -125,7 +132,7 @@ def commit(
     new = tuple(fragments)
 
     def attempt() -> int:
-        dataset = align(location, schema) if not new else location.open()
+        dataset = location.open() if new else align(location, schema, check_current)
         check_ids(dataset, schema, location)
         found = Change() if deletion is None else deletion(dataset)
         change = Change(new, found.updated, found.removed)

@@ -116,6 +116,15 @@ class Manifest:
             return self
         return Manifest.open(self.root)
 
+    def check_current(self, latest: Manifest | None = None) -> None:
+        """Refuse to go on under a schema or specs that another writer has changed."""
+        now, here = (latest or self.latest()).properties, self.properties
+        if now.schema != here.schema or now.specs != here.specs:
+            raise CommitConflict(
+                f"Cannot write to {self.root}: another writer changed its schema or its specs "
+                "meanwhile. Look at the table as it is now, and write again."
+            )
+
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -272,7 +281,13 @@ class Manifest:
     def add_columns(self, fields: Iterable[PartitionField]) -> None:
         """Give each partition field its column, where it has none."""
         present = {column.name: column.type for column in self.dataset.schema}
-        new = [field for field in fields if present.get(field.column) != field.result_type]
+        # The column of a field that an earlier spec has too may be wider, never gone.
+        used = {field.column for spec in self.properties.specs.values() for field in spec.fields}
+        new = [
+            field
+            for field in fields
+            if field.column not in used and present.get(field.column) != field.result_type
+        ]
         # An evolution that lost its race may have left a column of another type behind.
         if stale := [field.column for field in new if field.column in present]:
             self.dataset.drop_columns(stale)

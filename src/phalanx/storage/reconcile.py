@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import lance
 import pyarrow as pa
@@ -43,13 +43,21 @@ def reconciled(batch: pa.RecordBatch, leaf: Schema, schema: Schema) -> pa.Record
     return pa.RecordBatch.from_arrays(arrays, schema=nullable).cast(plain)
 
 
-def align(location: Location, schema: Schema) -> lance.LanceDataset:
-    """Give the leaf the namespace's schema in one commit, if it has another."""
+def align(
+    location: Location, schema: Schema, check_current: Callable[[], None]
+) -> lance.LanceDataset:
+    """Give the leaf the namespace's schema in one commit, if it has another.
+
+    A leaf that another writer has just aligned with a newer schema must not be taken back:
+    `check_current` raises if the schema is not the namespace's any more.
+    """
 
     def attempt() -> lance.LanceDataset:
         dataset = location.open()
         if is_aligned(dataset, schema):
             return dataset
+        # After the leaf was opened: a change that comes later conflicts with the commit.
+        check_current()
         leaf = schema_of(dataset)
         promoted = [name for name in schema.names if _is_promoted(name, leaf, schema)]
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]

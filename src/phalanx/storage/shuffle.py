@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phalanx.model.grouping import Groups, positions
+from phalanx.model.rows import unsliced
 
 BUFFER_BYTES = 512 << 20
 # Rows are taken most quickly while a run stays near the processor's caches; but a run should
@@ -68,7 +69,7 @@ class _Sorted:
     starts: npt.NDArray[np.int64]
 
     def rows_of(self, place: int) -> pa.RecordBatch:
-        return self.rows.slice(self.starts[place], self.counts[place])
+        return unsliced(self.rows.slice(self.starts[place], self.counts[place]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def _joined(
     for whole in batches:
         most_rows = rows_wanted()
         for start in range(0, whole.num_rows, most_rows):
-            batch = whole.slice(start, most_rows)
+            batch = unsliced(whole.slice(start, most_rows))
             if gathered and (rows + batch.num_rows > most_rows or size + batch.nbytes > most_bytes):
                 yield _one(gathered)
                 gathered, rows, size = [], 0, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from lance import LanceDataset
 from lance.fragment import FragmentMetadata
 
-from phalanx.errors import PartialWrite, PhalanxError
+from phalanx.errors import CommitConflict, PartialWrite, PhalanxError
 from phalanx.model.grouping import positions
 from phalanx.model.partition_key import PartitionKey, keyed, keys_of
 from phalanx.model.predicate import Predicate
@@ -46,7 +46,8 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
     """Create the partitions of the newest spec that are missing; the manifest that has all.
 
     A leaf exists before its row does. Of two writers that create the same partition one finds
-    the other's, and removes its own empty leaf.
+    the other's, and removes its own empty leaf. `CommitConflict` if the schema or the specs are
+    others by now: the keys would be wrong.
     """
     made: dict[str, str] = {}
     current = manifest
@@ -54,6 +55,7 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
     def attempt() -> Manifest:
         nonlocal current
         current = current.latest()
+        manifest.check_current(current)
         missing = current.missing(keys)
         if not missing.num_rows:
             return current
@@ -75,12 +77,12 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
 
     try:
         found = until_won(attempt)
-    except BaseException:
-        _remove(manifest.root, made.values())
+        manifest.check_current(found)
+    except CommitConflict:
+        _remove_unlisted(manifest.latest(), made.values())
         raise
     if made:
-        known = set(found.leaves()[found.properties.spec.id].column("location").to_pylist())
-        _remove(manifest.root, set(made.values()) - known)
+        _remove_unlisted(found, made.values())
     return found
 
 
@@ -93,15 +95,15 @@ def write_rows(manifest: Manifest, rows: Shuffled) -> list[LeafWrite]:
 
     def write(place: int) -> LeafWrite:
         where = manifest.root.child(locations[place])
-        dataset = align(where, schema)
+        dataset = align(where, schema, manifest.check_current)
         return LeafWrite(keys[place], where, leaf.write(dataset, where, rows.reader(place)))
 
     return in_parallel(write, range(len(keys)))
 
 
-def commit_leaves(writes: Sequence[LeafWrite], schema: Schema) -> int:
+def commit_leaves(writes: Sequence[LeafWrite], manifest: Manifest, repair: str) -> int:
     """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done."""
-    done = outcomes(lambda write: _commit(write, schema), writes)
+    done = outcomes(lambda write: _commit(write, manifest), writes)
     failed = [
         (write.key, result)
         for write, result in zip(writes, done, strict=True)
@@ -117,15 +119,17 @@ def commit_leaves(writes: Sequence[LeafWrite], schema: Schema) -> int:
     raise PartialWrite(
         f"Wrote {len(written)} of {len(writes)} partitions. "
         f"Written: {_named(written)}. Not written: {_named([key for key, _ in failed])}. "
-        f"The first failure: {cause} "
-        "Repair it with overwrite_partitions and the same data."
+        f"The first failure: {cause} {repair}"
     ) from cause
 
 
-def _commit(write: LeafWrite, schema: Schema) -> int:
+def _commit(write: LeafWrite, manifest: Manifest) -> int:
     if write.deletion is None and not write.fragments:
         return 0
-    return leaf.commit(write.location, write.fragments, schema, write.deletion)
+    schema = manifest.properties.schema
+    return leaf.commit(
+        write.location, write.fragments, schema, manifest.check_current, write.deletion
+    )
 
 
 def _named(keys: Sequence[PartitionKey]) -> str:
@@ -170,8 +174,14 @@ def merged(writes: Sequence[LeafWrite], deletions: Mapping[str, LeafWrite]) -> l
     return list(by_uri.values())
 
 
-def _remove(root: Location, locations: object) -> None:
-    """Remove leaves that no manifest lists; one that cannot be removed is harmless."""
-    for location in locations:  # type: ignore[attr-defined]
+def _remove_unlisted(manifest: Manifest, locations: Iterable[str]) -> None:
+    """Remove the leaves that the manifest does not list; one that stays is harmless."""
+    listed = {
+        location
+        for leaves in manifest.leaves().values()
+        for location in leaves.column("location").to_pylist()
+    }
+    for location in set(locations) - listed:
         with suppress(OSError, ValueError):
-            LanceDataset.drop(root.child(location).uri, root.storage_options)
+            where = manifest.root.child(location)
+            LanceDataset.drop(where.uri, where.storage_options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -119,11 +120,15 @@ def finish(manifest: Manifest) -> Manifest:
         for leaves in manifest.leaves().values()
         for location in leaves.column("location").to_pylist()
     ]
-    in_parallel(lambda location: align(location, properties.schema), locations)
-    latest = manifest.latest()
-    if latest.properties.pending != properties.pending:
-        return latest
-    return latest.change_properties(dataclasses.replace(latest.properties, pending=None))
+    # A writer that has changed the schema meanwhile does, or did, the same for its own.
+    with suppress(CommitConflict):
+        in_parallel(
+            lambda location: align(location, properties.schema, manifest.check_current), locations
+        )
+        latest = manifest.latest()
+        if latest.properties.pending == properties.pending:
+            latest.change_properties(dataclasses.replace(latest.properties, pending=None))
+    return manifest.latest()
 
 
 def _prepared(manifest: Manifest, prepare: Callable[[Manifest], None]) -> Manifest:

@@ -41,6 +41,13 @@ from phalanx.storage.writing import (
 from phalanx.table import changes, inspection
 from phalanx.table.scan import Scan, checked_columns, checked_limit
 
+# How to finish what reached only some partitions.
+_REPEAT = "Call it again with the same arguments: that gives the same table as one whole call."
+_APPEND_THE_REST = (
+    "Append the rows of the partitions not written; where these partitions held no other rows, "
+    "overwrite_partitions with the same data does it too."
+)
+
 
 class Table:
     """A partitioned namespace, as one table. Every call sees what is stored at its time."""
@@ -127,7 +134,7 @@ class Table:
         with _shuffled(data, manifest) as rows:
             if rows.rows:
                 manifest = ensure_partitions(manifest, rows.keys)
-                commit_leaves(write_rows(manifest, rows), manifest.properties.schema)
+                commit_leaves(write_rows(manifest, rows), manifest, _APPEND_THE_REST)
             return rows.rows
 
     def overwrite(self, data: Any, where: str = "true") -> int:
@@ -141,7 +148,7 @@ class Table:
             deletions = {
                 write.location.uri: write for write in _deletions(manifest, pruning, schema)
             }
-            commit_leaves(merged(write_rows(manifest, rows), deletions), schema)
+            commit_leaves(merged(write_rows(manifest, rows), deletions), manifest, _REPEAT)
             return rows.rows
 
     def overwrite_partitions(self, data: Any) -> int:
@@ -157,7 +164,7 @@ class Table:
             manifest = ensure_partitions(manifest, rows.keys)
             deletions = dict(_replaced(manifest, rows.keys))
             writes = merged(write_rows(manifest, rows), deletions)
-            commit_leaves(writes, manifest.properties.schema)
+            commit_leaves(writes, manifest, _REPEAT)
             return rows.rows
 
     def delete(self, where: str) -> int:
@@ -165,7 +172,7 @@ class Table:
         manifest = self._writable()
         schema = manifest.properties.schema
         pruning = prune(bind(where, schema), manifest.properties.specs, schema)
-        return commit_leaves(list(_deletions(manifest, pruning, schema)), schema)
+        return commit_leaves(list(_deletions(manifest, pruning, schema)), manifest, _REPEAT)
 
     def _writable(self) -> Manifest:
         return self._refreshed()

@@ -1,0 +1,455 @@
+"""Random sequences of changes: after each of them the table holds what a list of rows would."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from hypothesis import event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+import phalanx
+from phalanx.errors import InvalidSpec, SchemaMismatch
+from phalanx.model.partition_key import key_columns
+from phalanx.model.schema import Schema
+from properties.oracle import matching
+from properties.strategies import KINDS, Kind, Rows, array_of, conditions, terms_over
+from properties.table_model import as_multiset, as_rows, changed, plain_value
+
+NAMES = ("a", "b", "#", "Case", "select", "order by", "naïve é", "x$y/z=1", "100%", "it's")
+INNER_NAMES = ("x", "Y", "group", "é", "z w", "back`tick")
+LONG = "long" * 2500
+HARD_TEXT = st.sampled_from(["", "é", "$", "a/b", "k=v", "%2F", "😀👩‍👩‍👧", LONG, "NULL", "null", "🇫🇷"])
+WIDER = {
+    pa.int8(): pa.int16(),
+    pa.int16(): pa.int64(),
+    pa.int32(): pa.int64(),
+    pa.uint8(): pa.uint32(),
+    pa.uint32(): pa.uint64(),
+    pa.float32(): pa.float64(),
+    pa.decimal128(9, 2): pa.decimal128(20, 2),
+}
+
+
+def of_python(kind: pa.DataType, values: st.SearchStrategy[Any]) -> Kind:
+    return Kind(kind, values.map(lambda value: pa.scalar(value, kind)))
+
+
+INNER = pa.struct([("x", pa.int32()), ("y", pa.string())])
+STRUCT = pa.struct([("n", pa.int32()), ("t", pa.string()), ("in", INNER)])
+STRUCTS = of_python(
+    STRUCT,
+    st.fixed_dictionaries(
+        {
+            "n": st.none() | st.integers(-3, 3) | st.just(2**31 - 1),
+            "t": st.none() | st.sampled_from(["", "a", "ab", "é😀"]),
+            "in": st.none()
+            | st.fixed_dictionaries(
+                {"x": st.none() | st.integers(-5, 5), "y": st.none() | st.just("y")}
+            ),
+        }
+    ),
+)
+NESTED = (
+    of_python(pa.list_(pa.int64()), st.lists(st.none() | st.integers(-5, 5), max_size=3)),
+    of_python(
+        pa.list_(pa.struct([("k", pa.string()), ("v", pa.float32())])),
+        st.lists(st.none() | st.builds(dict, k=st.just("k"), v=st.just(0.5)), max_size=2),
+    ),
+    of_python(pa.list_(pa.float32(), 2), st.lists(st.just(1.5), min_size=2, max_size=2)),
+)
+TEXTS = of_python(pa.string(), HARD_TEXT)
+PLAIN = (*KINDS, TEXTS, TEXTS)
+INTEGERS = tuple(kind for kind in KINDS if kind.type in WIDER)
+
+
+def is_float(kind: pa.DataType) -> bool:
+    return bool(pt.is_floating(kind))
+
+
+class TableMachine(RuleBasedStateMachine):
+    """A table, and the rows that it should hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp(prefix="phalanx-machine-")
+        self.root = os.path.join(self.folder, "table")
+        self.fresh = 0
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ── drawing ──────────────────────────────────────────────────────────────────────────────
+
+    def rows(self, data: st.DataObject, most: int = 6) -> pa.Table:
+        count = data.draw(st.integers(0, most), "rows")
+        arrays = []
+        for kind in self.kinds.values():
+            drawn = data.draw(
+                st.lists(st.none() | kind.values, min_size=count, max_size=count), "values"
+            )
+            arrays.append(array_of(drawn, kind.type))
+        return pa.table(arrays, schema=self.plain_schema)
+
+    @property
+    def plain_schema(self) -> pa.Schema:
+        return pa.schema([(name, kind.type) for name, kind in self.kinds.items()])
+
+    @property
+    def scalars(self) -> dict[str, Kind]:
+        """The columns that can be compared and hashed."""
+        return {n: kind for n, kind in self.kinds.items() if not pt.is_nested(kind.type)}
+
+    def predicate(self, data: st.DataObject) -> str:
+        # A long IN of DataFusion tells the two zeros apart.
+        kinds = {n: kind for n, kind in self.scalars.items() if not is_float(kind.type)}
+        table = self.model.select(list(kinds))
+        forms = [st.sampled_from(["true", "false", *self.nested_conditions()])]
+        if kinds:
+            forms += [conditions(Rows(Schema.of(table.schema), kinds, table))] * 3
+        floats = [n for n, kind in self.scalars.items() if is_float(kind.type)]
+        if floats:
+            forms.append(
+                st.builds(
+                    lambda name, test: f'"{name}" {test}',
+                    st.sampled_from(floats),
+                    st.sampled_from(["= 0.0", "< 0", "IS NULL", "<> -0.0", ">= 1.5"]),
+                )
+            )
+        level = st.one_of(forms)
+        for _ in range(2):
+            level = st.one_of(
+                level,
+                st.builds(lambda x, y: f"({x}) AND ({y})", level, level),
+                st.builds(lambda x, y: f"({x}) OR ({y})", level, level),
+                st.builds(lambda x: f"NOT ({x})", level),
+            )
+        return data.draw(level, "where")
+
+    def nested_conditions(self) -> list[str]:
+        found = []
+        for path, kind in self.leaves_of_structs():
+            dotted = ".".join(f'"{step}"' for step in path)
+            if kind == pa.string():
+                found += [f"{dotted} = 'a'", f"{dotted} LIKE 'a%'"]
+            elif pt.is_integer(kind):
+                found += [f"{dotted} > 0", f"{dotted} IN (1, 2, 3)"]
+            found.append(f"{dotted} IS NULL")
+        return found
+
+    def leaves_of_structs(self) -> list[tuple[tuple[str, ...], pa.DataType]]:
+        found = []
+
+        def visit(kind: pa.DataType, path: tuple[str, ...]) -> None:
+            if not pt.is_struct(kind):
+                found.append((path, kind))
+                return
+            for child in kind:
+                visit(child.type, (*path, child.name))
+
+        for name, kind in self.kinds.items():
+            if pt.is_struct(kind.type):
+                visit(kind.type, (name,))
+        return found
+
+    def matches(self, where: str, table: pa.Table | None = None) -> pa.Array | None:
+        table = self.model if table is None else table
+        hashed = [n for n, kind in self.scalars.items() if not is_float(kind.type)]
+        rest = [n for n in self.kinds if n not in hashed]
+        return matching(table.select(hashed), where, table.select(rest))
+
+    def partition_by(self, data: st.DataObject) -> list[Any]:
+        terms: list[Any] = []
+        if self.scalars:
+            some = Rows(Schema.of(self.model.select(list(self.scalars)).schema), self.scalars, None)
+            terms = terms_over(some)
+        for path, kind in self.leaves_of_structs():
+            column = ".".join(path)
+            name = f"nested_{self.table_id_of(path)}"
+            terms.append(phalanx.bucket(column, 2, field_id=f"{name}_bucket"))
+            if kind == pa.string():
+                terms.append(phalanx.truncate(column, 1, field_id=f"{name}_truncate"))
+            terms.append(phalanx.identity(column, field_id=f"{name}_itself"))
+        return data.draw(st.lists(st.sampled_from(terms), max_size=3, unique_by=repr), "spec")
+
+    def table_id_of(self, path: tuple[str, ...]) -> int:
+        return 0 if not hasattr(self, "table") else Schema.of(self.table.schema).id_of(path)
+
+    # ── rules ────────────────────────────────────────────────────────────────────────────────
+
+    @initialize(data=st.data())
+    def create(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(PLAIN), min_size=1, max_size=3), "kinds")
+        chosen += [data.draw(st.sampled_from(INTEGERS))]
+        chosen += data.draw(st.lists(st.sampled_from([STRUCTS, *NESTED]), max_size=2), "nested")
+        names = data.draw(st.permutations(NAMES), "names")
+        self.kinds = dict(zip(names, chosen, strict=False))
+        self.model = self.plain_schema.empty_table()
+        terms = self.partition_by(data)
+        try:
+            self.table = phalanx.create(self.root, self.plain_schema, terms)
+        except InvalidSpec:
+            self.table = phalanx.create(self.root, self.plain_schema, [])
+        self.append(data)
+
+    @rule(data=st.data())
+    def append(self, data: st.DataObject) -> None:
+        rows = self.rows(data)
+        assert self.table.append(rows) == rows.num_rows
+        self.model = pa.concat_tables([self.model, rows])
+        self.check(data)
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        where = self.predicate(data)
+        gone = self.matches(where)
+        if gone is None:
+            return
+        assert self.table.delete(where) == gone.true_count, where
+        self.model = self.model.filter(pc.invert(gone))
+        self.check(data)
+
+    @rule(data=st.data())
+    def overwrite(self, data: st.DataObject) -> None:
+        where = self.predicate(data)
+        rows = self.rows(data)
+        gone, come = self.matches(where), self.matches(where, rows)
+        if gone is None or come is None:
+            return
+        rows = rows.filter(come)
+        assert self.table.overwrite(rows, where) == rows.num_rows
+        self.model = pa.concat_tables([self.model.filter(pc.invert(gone)), rows])
+        self.check(data)
+
+    @rule(data=st.data(), again=st.booleans())
+    def overwrite_partitions(self, data: st.DataObject, again: bool) -> None:
+        rows = self.rows(data)
+        schema = Schema.of(self.table.schema)
+        touched = set(as_rows(key_columns(self.table.spec, rows, schema)))
+        keys = as_rows(key_columns(self.table.spec, self.model, schema))
+        kept = self.model.filter(pa.array([key not in touched for key in keys], pa.bool_()))
+        for _ in range(1 + again):
+            assert self.table.overwrite_partitions(rows) == rows.num_rows
+        self.model = pa.concat_tables([kept, rows])
+        self.check(data)
+
+    @rule(data=st.data())
+    def evolve(self, data: st.DataObject) -> None:
+        terms = self.partition_by(data)
+        before = self.table.specs
+        try:
+            spec = self.table.evolve(terms)
+        except InvalidSpec:
+            assert self.table.specs == before
+            return
+        assert self.table.spec == spec
+        assert len(spec.fields) == len(terms)
+        self.check(data)
+
+    @precondition(lambda self: len(self.kinds) < 7)
+    @rule(data=st.data())
+    def add_column(self, data: st.DataObject) -> None:
+        free = [name for name in NAMES if name not in self.kinds]
+        name = data.draw(st.sampled_from(free), "name")
+        kind = data.draw(st.sampled_from([*PLAIN, STRUCTS, *NESTED]), "kind")
+        self.table.add_column(pa.field(name, kind.type))
+        self.kinds[name] = kind
+        self.model = self.model.append_column(name, pa.nulls(self.model.num_rows, kind.type))
+        self.check(data)
+
+    @rule(data=st.data())
+    def drop_column(self, data: st.DataObject) -> None:
+        path = data.draw(st.sampled_from(self.paths()), "path")
+        before = self.table.schema
+        try:
+            self.table.drop_column(".".join(path))
+        except SchemaMismatch as error:
+            assert "Evolve" in str(error) or "last one" in str(error)
+            assert self.table.schema.equals(before, check_metadata=True)
+            return
+        self.became(changed(self.model, path, lambda array, name: []))
+        self.check(data)
+
+    @rule(data=st.data())
+    def rename_column(self, data: st.DataObject) -> None:
+        path = data.draw(st.sampled_from(self.paths()), "path")
+        free = [n for n in (NAMES if len(path) == 1 else INNER_NAMES) if n not in self.taken(path)]
+        new = data.draw(st.sampled_from(free), "new name")
+        self.table.rename_column(".".join(path), new)
+        order = {new if name == path[0] else name: kind for name, kind in self.kinds.items()}
+        if len(path) == 1:
+            self.kinds = order
+        self.became(changed(self.model, path, lambda array, name: [(array, new)]))
+        self.check(data)
+
+    @rule(data=st.data())
+    def promote_column(self, data: st.DataObject) -> None:
+        paths = [path for path in self.paths() if self.type_at(path) in WIDER]
+        if not paths:
+            return
+        path = data.draw(st.sampled_from(paths), "path")
+        wider = WIDER[self.type_at(path)]
+        self.table.promote_column(".".join(path), wider)
+        self.became(changed(self.model, path, lambda array, name: [(array.cast(wider), name)]))
+        event("promoted")
+        self.check(data)
+
+    @rule()
+    def reopen(self) -> None:
+        self.table = phalanx.open(self.root)
+
+    # ── the schema ───────────────────────────────────────────────────────────────────────────
+
+    def paths(self) -> list[tuple[str, ...]]:
+        found = []
+
+        def visit(kind: pa.DataType, path: tuple[str, ...]) -> None:
+            found.append(path)
+            for child in kind if pt.is_struct(kind) else ():
+                visit(child.type, (*path, child.name))
+
+        for name, kind in self.kinds.items():
+            visit(kind.type, (name,))
+        return found
+
+    def type_at(self, path: tuple[str, ...]) -> pa.DataType:
+        kind = self.kinds[path[0]].type
+        for step in path[1:]:
+            kind = kind.field(step).type
+        return kind
+
+    def taken(self, path: tuple[str, ...]) -> list[str]:
+        return [other[-1] for other in self.paths() if other[:-1] == path[:-1]]
+
+    def became(self, model: pa.Table) -> None:
+        """Follow a change of the model's schema; values to draw keep their strategies."""
+        kinds = {}
+        for name, kind in zip(model.column_names, model.schema.types, strict=True):
+            old = self.kinds.get(name)
+            if old is None or old.type != kind:
+                old = _refitted(old, kind)
+            kinds[name] = old
+        self.kinds, self.model = kinds, model
+
+    # ── what must hold ───────────────────────────────────────────────────────────────────────
+
+    def check(self, data: st.DataObject) -> None:
+        self.check_everything()
+        where = self.predicate(data)
+        found = self.matches(where)
+        if found is None:
+            return
+        expected = self.model.filter(found)
+        columns = data.draw(
+            st.lists(st.sampled_from(list(self.kinds)), min_size=1, unique=True), "columns"
+        )
+        scan = self.table.scan(where, columns)
+        got = scan.to_arrow()
+        assert got.schema.names == columns
+        assert as_multiset(got) == as_multiset(expected.select(columns)), where
+        assert scan.count_rows() == expected.num_rows, where
+        limit = data.draw(st.integers(0, expected.num_rows + 1), "limit")
+        limited = self.table.scan(where, columns, limit)
+        assert as_rows(limited.to_arrow()) == as_rows(got)[:limit], where
+        assert limited.count_rows() == min(limit, expected.num_rows)
+        assert [row for batch in scan.to_batches() for row in as_rows(batch)] == as_rows(got)
+        plan = self.table.plan(where)
+        assert plan.planned == len(plan.partitions) <= plan.total_partitions
+        holding = sum(
+            pc.sum(self.matches(where, rows)).as_py() or 0
+            for rows in (self.leaf(partition.location) for partition in plan.partitions)
+            if rows.num_rows
+        )
+        assert holding == expected.num_rows, where
+
+    def leaf(self, location: str) -> pa.Table:
+        return lance.dataset(location).to_table(columns=list(self.kinds))
+
+    def check_everything(self) -> None:
+        scanned = self.table.scan().to_arrow()
+        assert scanned.schema.equals(self.plain_schema)
+        assert as_multiset(scanned) == as_multiset(self.model)
+        assert self.table.scan().count_rows() == self.model.num_rows
+        partitions = self.table.partitions()
+        assert (pc.sum(partitions.column("rows")).as_py() or 0) == self.model.num_rows
+        plan = self.table.plan()
+        assert plan.total_partitions == partitions.num_rows == len(plan.partitions)
+        assert [p.location for p in plan.partitions] == partitions.column("location").to_pylist()
+        self.check_leaves(plan)
+        in_order = [row for p in plan.partitions for row in as_rows(self.leaf(p.location))]
+        assert as_rows(scanned) == in_order
+
+    def check_leaves(self, plan: Any) -> None:
+        """One leaf for each key, in order, with rows of that key and the table's field ids."""
+        schema = Schema.of(self.table.schema)
+        specs = self.table.specs
+        for spec_id, leaves in plan.leaves.items():
+            spec = specs[spec_id]
+            values = leaves.select([field.field_id for field in spec.fields])
+            keys = as_rows(values)
+            assert len(set(keys)) == leaves.num_rows
+            ordered = [[sort_key(value) for value in row.values()] for row in _scalars_of(values)]
+            assert ordered == sorted(ordered)
+            ids = {source for field in spec.fields for source in field.source_ids}
+            for key, location in zip(keys, leaves.column("location").to_pylist(), strict=True):
+                dataset = lance.dataset(f"{self.root}/{location}")
+                assert tuple(_ids(dataset.lance_schema.fields())) == schema.ids
+                if ids <= set(schema.ids):
+                    found = key_columns(spec, self.leaf(f"{self.root}/{location}"), schema)
+                    assert set(as_rows(found.drop_columns("spec_id"))) <= {key}
+
+
+def _ids(fields: Sequence[Any]) -> Any:
+    for field in fields:
+        yield field.id()
+        yield from _ids(field.children())
+
+
+def _scalars_of(table: pa.Table) -> list[dict[str, pa.Scalar]]:
+    columns = {name: list(table.column(name)) for name in table.column_names}
+    return [
+        {name: values[place] for name, values in columns.items()}
+        for place in range(table.num_rows)
+    ]
+
+
+def sort_key(value: pa.Scalar) -> tuple[Any, ...]:
+    """NULL last, NaN before it, text by code points."""
+    if not value.is_valid:
+        return (2,)
+    if pt.is_floating(value.type):
+        return (1,) if math.isnan(value.as_py()) else (0, value.as_py())
+    plain = plain_value(value)
+    return (0, plain)
+
+
+def _refitted(old: Kind | None, kind: pa.DataType) -> Kind:
+    if not pt.is_struct(kind):
+        assert old is not None
+        values = old.values.map(lambda value: value.cast(kind))
+        return dataclasses.replace(old, type=kind, values=values)
+    return Kind(kind, _struct_values(kind).map(lambda value: pa.scalar(value, kind)))
+
+
+def _struct_values(kind: pa.DataType) -> st.SearchStrategy[Any]:
+    if pt.is_struct(kind):
+        return st.none() | st.fixed_dictionaries({f.name: _struct_values(f.type) for f in kind})
+    if kind == pa.string():
+        return st.none() | st.sampled_from(["", "a", "ab", "é😀"])
+    big = 2 ** (kind.bit_width - 1) - 1
+    return st.none() | st.integers(-3, 3) | st.just(big)
+
+
+SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
+TestTableMachine = TableMachine.TestCase
+TestTableMachine.settings = settings(max_examples=1000 if SOAK else 40, stateful_step_count=8)
