@@ -180,8 +180,8 @@ def append(
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
 
-    with counting_rows(total) as seen:
-        rows = table.append(chained(sources, table.schema, seen))
+    with counting_rows(total) as progress:
+        rows = table.append(chained(sources, table.schema, progress))
     _tell(
         output,
         f"Appended {rows:,} rows from {len(files):,} file{'s' if len(files) > 1 else ''}.",

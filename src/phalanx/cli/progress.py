@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 
-@contextmanager
-def counting_rows(total: Callable[[], int | None]) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of rows that passed.
+@dataclass(frozen=True, slots=True)
+class RowProgress:
+    """What to call as an append goes on."""
 
-    The total is asked for only when it is shown. Once it is reached, partitions are written.
-    """
+    read: Callable[[int], None]
+    all_read: Callable[[], None]
+
+
+@contextmanager
+def counting_rows(total: Callable[[], int | None]) -> Iterator[RowProgress]:
+    """Show the rows as they are read; their total is asked for only when it is shown."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda rows: None
+        yield RowProgress(lambda rows: None, lambda: None)
         return
     columns = (
         SpinnerColumn(),
@@ -26,17 +32,9 @@ def counting_rows(total: Callable[[], int | None]) -> Iterator[Callable[[int], N
         TextColumn("{task.completed:,} rows"),
         TimeElapsedColumn(),
     )
-    expected = total()
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("reading", total=expected)
-        done = 0
-
-        def advance(rows: int) -> None:
-            nonlocal done
-            done += rows
-            writing = expected is not None and done >= expected
-            progress.update(
-                task, advance=rows, description="writing partitions" if writing else "reading"
-            )
-
-        yield advance
+        task = progress.add_task("reading", total=total())
+        yield RowProgress(
+            lambda rows: progress.advance(task, rows),
+            lambda: progress.update(task, total=None, description="writing partitions"),
+        )

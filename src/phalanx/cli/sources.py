@@ -16,6 +16,7 @@ import pyarrow.fs
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from phalanx.cli.progress import RowProgress
 from phalanx.cli.text_values import csv_type, json_type, parsed
 from phalanx.errors import InvalidSchema, SchemaMismatch
 from phalanx.model.rows import conformed, without_ids
@@ -187,15 +188,16 @@ class Source:
 
 
 def chained(
-    sources: Sequence[Source], schema: pa.Schema, seen: Callable[[int], None]
+    sources: Sequence[Source], schema: pa.Schema, progress: RowProgress
 ) -> pa.RecordBatchReader:
-    """The rows of all sources as one stream; `seen` is told of the rows as they pass."""
+    """The rows of all sources as one stream, which tells how far it is."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for source in sources:
             for batch in source.batches(schema):
-                seen(batch.num_rows)
+                progress.read(batch.num_rows)
                 yield batch
+        progress.all_read()
 
     return pa.RecordBatchReader.from_batches(without_ids(schema), batches())
 
