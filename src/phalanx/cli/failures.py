@@ -35,7 +35,7 @@ class OneLineFailures(TyperGroup):
 def one_line(error: BaseException) -> str:
     """The message without line breaks, and without places in foreign source code."""
     text = str(error) or type(error).__name__
-    return " ".join(_SOURCE_PLACE.sub("", text).split("\n")).strip()
+    return re.sub(r"\s*[\r\n]\s*", " ", _SOURCE_PLACE.sub("", text).strip())
 
 
 def warn(message: str) -> None:
