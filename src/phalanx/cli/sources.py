@@ -39,6 +39,7 @@ class Format(StrEnum):
     LANCE = "lance"
 
 
+_LABELS = {Format.JSONL: "JSON lines, one object on each line"}
 _BY_SUFFIX = {
     ".parquet": Format.PARQUET,
     ".pq": Format.PARQUET,
@@ -182,7 +183,8 @@ class Source:
             except SchemaMismatch as error:
                 raise SchemaMismatch(f"{self.name}: {error}") from None
             except (pa.ArrowException, ValueError) as error:
-                raise SchemaMismatch(f"Cannot read {self.name} as {self.format}: {error}") from None
+                label = _LABELS.get(self.format, self.format)
+                raise SchemaMismatch(f"Cannot read {self.name} as {label}: {error}") from None
 
         return checked
 
