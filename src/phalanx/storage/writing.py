@@ -118,7 +118,8 @@ def commit_leaves(writes: Sequence[LeafWrite], schema: Schema) -> int:
         f"Wrote {len(written)} of {len(writes)} partitions. "
         f"Written: {_named(written)}. Not written: {_named([key for key, _ in failed])}. "
         f"The first failure: {cause} "
-        "Repair it with overwrite_partitions and the same data."
+        "A delete or an overwrite can be repeated as it was; of an append, repeat only the rows of "
+        "the partitions not written."
     ) from cause
 
 
