@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv and installs Phalanx with its development tools there. Safe to run again.
+# Makes .venv and installs Phalanx with its shell, the data of the demo and the development tools there. Safe to run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -46,4 +46,4 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
 fi
 
 echo "Installing Phalanx and its tools into .venv ..."
-.venv/bin/python -m pip install --quiet --editable '.[dev]'
+.venv/bin/python -m pip install --quiet --editable '.[cli,demo,dev]'

@@ -1,0 +1,277 @@
+"""The commands of the `phalanx` shell.
+
+Data goes to stdout; progress, notes and warnings go to stderr. A command ends with 0 when all
+went well, with 1 and one line on stderr when it failed, and with 2 when it was called wrongly.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+
+from phalanx.cli import descriptions, json_text
+from phalanx.cli.failures import OneLineFailures, note
+from phalanx.cli.options import (
+    All,
+    Output,
+    OutputOption,
+    StorageOptions,
+    Uri,
+    shown_limit,
+    storage_options,
+)
+from phalanx.cli.progress import counting_rows
+from phalanx.cli.results import show_rows, warn_of_pruning, write_json
+from phalanx.cli.sources import STDIN, Format, Source, chained, format_of
+from phalanx.errors import InvalidSchema
+from phalanx.model.schema import Schema
+from phalanx.table.table import Table
+from phalanx.table.table import create as create_table
+from phalanx.table.table import open as open_table
+
+_SHOWN_ROWS = 50
+_SHOWN_PARTITIONS = 100
+
+app = typer.Typer(
+    cls=OneLineFailures,
+    help="One logical table made of many Lance tables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Where = Annotated[
+    str, typer.Argument(metavar="WHERE", help="An SQL predicate.", show_default=False)
+]
+PartitionByText = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC", help='Such as "year(ts), bucket(16, id), country".', show_default=False
+    ),
+]
+FormatOption = Annotated[
+    Format | None, typer.Option("--format", help="What the files are, whatever their names say.")
+]
+NullOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--null",
+        metavar="TEXT",
+        help="CSV: a text that stands for NULL, like an empty field. Repeatable.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def create(
+    uri: Uri,
+    partition_by: Annotated[
+        str,
+        typer.Option(help='Such as "year(ts), bucket(16, id), country".', show_default=False),
+    ],
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The schema as JSON, as describe --output json has it; - for stdin.",
+        ),
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A data file with the columns that the table gets."),
+    ] = None,
+    format: FormatOption = None,
+    null: NullOption = None,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Make an empty table."""
+    if (schema is None) == (like is None):
+        raise typer.BadParameter("Give one of --schema and --like.", param_hint="'--schema'")
+    options = storage_options(storage_option)
+    if like is not None:
+        columns = _source(like, format, null, options).schema()
+    else:
+        assert schema is not None
+        columns = _schema_in(schema)
+    table = create_table(uri, columns, partition_by, storage_options=options)
+    made = descriptions.table_to_dict(table)
+    if output is Output.JSON:
+        typer.echo(json_text.dumps(made, indent=2))
+    else:
+        typer.echo(f"Created {table.uri} by {made['specs'][0]['partition_by'] or 'nothing'}.")
+
+
+@app.command()
+def describe(
+    uri: Uri, output: OutputOption = Output.TABLE, storage_option: StorageOptions = None
+) -> None:
+    """Show the schema, the specs, the mode, and how large the table is."""
+    table = _open(uri, storage_option)
+    found = descriptions.table_to_dict(table)
+    if output is Output.JSON:
+        typer.echo(json_text.dumps(found, indent=2))
+    else:
+        descriptions.show_table(found, table.schema)
+
+
+@app.command()
+def ls(
+    uri: Uri,
+    limit: Annotated[int | None, typer.Option(min=0, help="At most so many partitions.")] = None,
+    all: All = False,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
+) -> None:
+    """List the partitions with their values, rows, bytes and locations."""
+    most = shown_limit(limit, all, output, _SHOWN_PARTITIONS)
+    table = _open(uri, storage_option)
+    found = descriptions.partitions_to_list(table)
+    if output is Output.JSON:
+        typer.echo(json_text.dumps(found[:most], indent=2))
+    else:
+        descriptions.show_partitions(found, table.uri, most)
+
+
+@app.command()
+def explain(
+    uri: Uri,
+    where: Where = "true",
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Say which partitions a predicate needs, how many of how many, and why."""
+    plan = _open(uri, storage_option).plan(where)
+    typer.echo(json_text.dumps(plan.to_dict(), indent=2) if output is Output.JSON else str(plan))
+
+
+@app.command()
+def append(
+    uri: Uri,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES...",
+            help="Parquet, CSV, JSON lines, Arrow or Lance; - for an Arrow stream on stdin.",
+            show_default=False,
+        ),
+    ],
+    format: FormatOption = None,
+    null: NullOption = None,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Add the rows of some files, each row to its partition.
+
+    All files are read and checked before anything is written. Then, in weak mode, each partition
+    commits for itself.
+    """
+    options = storage_options(storage_option)
+    sources = [_source(name, format, null, options) for name in files]
+    table = open_table(uri, storage_options=options)
+
+    def total() -> int | None:
+        counts = [source.rows() for source in sources]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    with counting_rows(total) as progress:
+        rows = table.append(chained(sources, table.schema, progress))
+    _tell(
+        output,
+        f"Appended {rows:,} rows from {len(files):,} file{'s' if len(files) > 1 else ''}.",
+        {"rows": rows, "files": len(files)},
+    )
+
+
+@app.command()
+def scan(
+    uri: Uri,
+    where: Annotated[str | None, typer.Option(help="An SQL predicate.", show_default=False)] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Only these columns.", show_default=False),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
+    all: All = False,
+    count: Annotated[bool, typer.Option("--count", help="Only how many rows there are.")] = False,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Show the rows that match: all of them as JSON, the first ones in a table."""
+    most = limit if count else shown_limit(limit, all, output, _SHOWN_ROWS)
+    table = _open(uri, storage_option)
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    found = table.scan(where, names, most)
+    warn_of_pruning(found.plan)
+    if count:
+        rows = found.count_rows()
+        _tell(output, str(rows), {"count": rows})
+    elif output is Output.JSON:
+        write_json(found)
+    else:
+        hidden = show_rows(found)
+        if hidden and limit is None:
+            total = table.scan(where).count_rows()
+            if total > _SHOWN_ROWS:
+                note(f"{total - _SHOWN_ROWS:,} more rows: show them with --all or --limit.")
+
+
+@app.command()
+def evolve(
+    uri: Uri,
+    partition_by: PartitionByText,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Partition what is written from now on in another way; what is stored stays as it is."""
+    table = _open(uri, storage_option)
+    made = descriptions.spec_to_dict(table.evolve(partition_by), table.schema)
+    _tell(output, f"Spec v{made['id']} by {made['partition_by'] or 'nothing'}.", made)
+
+
+@app.command()
+def delete(
+    uri: Uri,
+    where: Where,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Remove the rows that match; in weak mode each partition commits for itself."""
+    rows = _open(uri, storage_option).delete(where)
+    _tell(output, f"Deleted {rows:,} rows.", {"rows": rows})
+
+
+def _open(uri: str, options: list[str] | None) -> Table:
+    return open_table(uri, storage_options=storage_options(options))
+
+
+def _tell(output: Output, sentence: str, fact: dict[str, Any]) -> None:
+    typer.echo(json_text.dumps(fact) if output is Output.JSON else sentence)
+
+
+def _source(
+    name: str, format: Format | None, nulls: list[str] | None, options: dict[str, str] | None
+) -> Source:
+    known = format or format_of(name)
+    if known is None:
+        raise typer.BadParameter(
+            f"Cannot tell what {name!r} is by its name: say it with --format.",
+            param_hint="'--format'",
+        )
+    return Source(name, known, options, ("", *(nulls or [])))
+
+
+def _schema_in(name: str) -> pa.Schema:
+    try:
+        text = sys.stdin.read() if name == STDIN else Path(name).read_text(encoding="utf-8")
+        return Schema.from_json(text).arrow
+    except (UnicodeDecodeError, InvalidSchema) as error:
+        raise InvalidSchema(
+            f"Cannot read {name} as schema JSON: {error} For a data file use --like."
+        ) from None

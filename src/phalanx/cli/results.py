@@ -1,0 +1,47 @@
+"""What a scan found: as JSON while it is read, or as a table for people."""
+
+from __future__ import annotations
+
+import sys
+
+from phalanx.cli import json_text
+from phalanx.cli.failures import note, warn
+from phalanx.cli.tables import column, show
+from phalanx.planning.scan import ScanPlan
+from phalanx.table.scan import Scan
+
+
+def warn_of_pruning(plan: ScanPlan) -> None:
+    """Say on stderr which conditions on partition sources could not prune."""
+    if plan.fail_open and plan.planned > 1:
+        conditions = "; ".join(dict.fromkeys(reason.condition for reason in plan.fail_open))
+        warn(
+            f"{conditions} cannot prune, so {plan.planned:,} of {plan.total_partitions:,} "
+            "partitions are read. phalanx explain says why."
+        )
+
+
+def write_json(found: Scan) -> None:
+    """Print a list of objects, a row on each line, as the rows come."""
+    before = "["
+    for batch in found.to_batches():
+        for row in json_text.rows(batch):
+            sys.stdout.write(f"{before}\n{json_text.dumps(row)}")
+            before = ","
+    sys.stdout.write("[]\n" if before == "[" else "\n]\n")
+    sys.stdout.flush()
+
+
+def show_rows(found: Scan) -> bool:
+    """Print a table of rows; whether there may be more than the limit let through."""
+    rows = found.to_arrow()
+    hidden = show(
+        [
+            column(name, json_text.values(values))
+            for name, values in zip(rows.column_names, rows.columns, strict=True)
+        ]
+    )
+    if hidden:
+        names = ", ".join(rows.column_names[-hidden:])
+        note(f"Columns that do not fit the terminal: {names}. Choose some with --columns.")
+    return found.limit is not None and rows.num_rows >= found.limit
