@@ -10,27 +10,35 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import lance_namespace as catalog
 from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
 from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
+from pydantic import BaseModel
 
 from phalanx.errors import PhalanxError
 from phalanx.model.binding import bind
-from phalanx.model.partition_key import text_of
 from phalanx.model.predicate import TRUE
-from phalanx.model.schema import Schema
 from phalanx.storage.lance_schema import schema_of
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import SEPARATOR, spec_namespace
-from phalanx.storage.objects import NAMESPACE, TABLE, Entry, children, descendants, find
-from phalanx.storage.properties import format_properties, spec_key
+from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.objects import (
+    NAMESPACE,
+    TABLE,
+    Entry,
+    children,
+    descendants,
+    find,
+    runtime_properties,
+)
+from phalanx.storage.properties import format_properties
 from phalanx.storage.reading import LeafScan
 
 _STORAGE_OPTION = "storage."
+Request = TypeVar("Request", bound=BaseModel)
 
 
 class PartitionedNamespace(catalog.LanceNamespace):
@@ -68,6 +76,7 @@ class PartitionedNamespace(catalog.LanceNamespace):
         self, request: catalog.ListNamespacesRequest
     ) -> catalog.ListNamespacesResponse:
         """The names of the namespaces directly in one, in order."""
+        request = _typed(catalog.ListNamespacesRequest, request)
         manifest, parent = self._existing_namespace(request.id)
         names, token = _page(
             lambda after, limit: children(manifest, parent, NAMESPACE, after, limit), request
@@ -78,18 +87,20 @@ class PartitionedNamespace(catalog.LanceNamespace):
         self, request: catalog.DescribeNamespaceRequest
     ) -> catalog.DescribeNamespaceResponse:
         """The properties of a namespace (format: Appendix E), of its own level only."""
+        request = _typed(catalog.DescribeNamespaceRequest, request)
         manifest = self._latest()
         if not request.id:
             properties = format_properties(manifest.dataset.metadata)
         else:
             entry = _namespace(manifest, request.id)
-            properties = {**entry.stored_properties, **_runtime_properties(manifest, entry)}
+            properties = {**entry.stored_properties, **runtime_properties(manifest, entry)}
         return catalog.DescribeNamespaceResponse(properties=properties)
 
     def namespace_exists(
         self, request: catalog.NamespaceExistsRequest
     ) -> catalog.NamespaceExistsResponse:
         """Raises `NamespaceNotFoundError` if there is no such namespace."""
+        request = _typed(catalog.NamespaceExistsRequest, request)
         self._existing_namespace(request.id)
         return catalog.NamespaceExistsResponse()
 
@@ -97,6 +108,7 @@ class PartitionedNamespace(catalog.LanceNamespace):
 
     def list_tables(self, request: catalog.ListTablesRequest) -> catalog.ListTablesResponse:
         """The names of the tables directly in a namespace, in order."""
+        request = _typed(catalog.ListTablesRequest, request)
         manifest, parent = self._existing_namespace(request.id)
         names, token = _page(
             lambda after, limit: children(manifest, parent, TABLE, after, limit), request
@@ -105,6 +117,7 @@ class PartitionedNamespace(catalog.LanceNamespace):
 
     def list_all_tables(self, request: catalog.ListTablesRequest) -> catalog.ListTablesResponse:
         """The full ids of the tables in a namespace at any depth, in order."""
+        request = _typed(catalog.ListTablesRequest, request)
         manifest, parent = self._existing_namespace(request.id)
         names, token = _page(
             lambda after, limit: descendants(manifest, parent, TABLE, after, limit), request
@@ -115,6 +128,7 @@ class PartitionedNamespace(catalog.LanceNamespace):
         self, request: catalog.DescribeTableRequest
     ) -> catalog.DescribeTableResponse:
         """Where a table is, and the version to read where the namespace says which."""
+        request = _typed(catalog.DescribeTableRequest, request)
         if request.tag is not None or request.branch is not None:
             raise catalog.UnsupportedOperationError(
                 f"Cannot describe {_shown(request.id)} at a tag or a branch: a partitioned "
@@ -140,8 +154,8 @@ class PartitionedNamespace(catalog.LanceNamespace):
             namespace=namespace.split(SEPARATOR),
             version=version,
             location=location.uri,
-            table_uri=_absolute_uri(location) if request.with_table_uri else None,
-            schema=_json_schema(schema),
+            table_uri=_uri(location) if request.with_table_uri else None,
+            schema=JsonArrowSchema.from_dict(json.loads(schema.to_json())),
             storage_options=None if request.vend_credentials is False else location.storage_options,
             stats=stats,
             properties=entry.stored_properties,
@@ -150,6 +164,7 @@ class PartitionedNamespace(catalog.LanceNamespace):
 
     def table_exists(self, request: catalog.TableExistsRequest) -> catalog.TableExistsResponse:
         """Raises `TableNotFoundError` if there is no such table."""
+        request = _typed(catalog.TableExistsRequest, request)
         manifest = self._latest()
         entry = _table(manifest, request.id)
         if request.version is not None:
@@ -160,6 +175,7 @@ class PartitionedNamespace(catalog.LanceNamespace):
         self, request: catalog.CountTableRowsRequest
     ) -> catalog.CountTableRowsResponse:
         """How many rows of one table match."""
+        request = _typed(catalog.CountTableRowsRequest, request)
         manifest = self._latest()
         entry = _table(manifest, request.id)
         schema = manifest.properties.schema
@@ -181,6 +197,11 @@ class PartitionedNamespace(catalog.LanceNamespace):
         """The manifest, and the object id of the namespace in it; "" for the root."""
         manifest = self._latest()
         return manifest, _namespace(manifest, id).object_id if id else ""
+
+
+def _typed(kind: type[Request], request: Request | Mapping[str, Any]) -> Request:
+    """The request; Lance's native code calls with a mapping in place of the model."""
+    return request if isinstance(request, kind) else kind.model_validate(dict(request))
 
 
 def _page(
@@ -228,20 +249,6 @@ def _find(manifest: Manifest, id: Sequence[str], kind: str) -> Entry | None:
     return find(manifest, SEPARATOR.join(id), kind)
 
 
-def _runtime_properties(manifest: Manifest, entry: Entry) -> dict[str, str]:
-    """What the format derives: the spec of a spec version, the value of a partition."""
-    version, *below = entry.object_id.split(SEPARATOR)
-    specs = manifest.properties.specs
-    spec = next((spec for spec in specs.values() if spec_namespace(spec.id) == version), None)
-    if spec is None or len(below) > len(spec.fields):
-        return {}
-    if not below:
-        return {"partition_spec": manifest.dataset.metadata[spec_key(spec.id)]}
-    field = spec.fields[len(below) - 1]
-    text = text_of(entry.value(field.column))
-    return {} if text is None else {f"partition.{field.field_id}": text}
-
-
 def _location(manifest: Manifest, entry: Entry) -> Location:
     assert entry.location is not None
     return manifest.root.child(entry.location)
@@ -262,11 +269,7 @@ def _open(location: Location, version: int | None, entry: Entry) -> Any:
         ) from None
 
 
-def _json_schema(schema: Schema) -> JsonArrowSchema | None:
-    return JsonArrowSchema.from_dict(json.loads(schema.to_json()))
-
-
-def _absolute_uri(location: Location) -> str:
+def _uri(location: Location) -> str:
     return f"file://{location}" if location.uri.startswith("/") else location.uri
 
 

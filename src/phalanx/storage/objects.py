@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from lance.dataset import ColumnOrdering
 
+from phalanx.model.partition_key import text_of
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.naming import SEPARATOR, spec_namespace
+from phalanx.storage.properties import spec_key
 
 NAMESPACE = "namespace"
 TABLE = "table"
@@ -78,6 +80,23 @@ def descendants(
     if after is not None:
         conditions.append(f"object_id > {_quoted(after)}")
     return _ids(manifest, kind, conditions, limit)
+
+
+def runtime_properties(manifest: Manifest, entry: Entry) -> dict[str, str]:
+    """What the format derives: the spec of a spec version, the value of a partition.
+
+    Only the value of the namespace's own level; a NULL has no text, and no property.
+    """
+    version, *below = entry.object_id.split(SEPARATOR)
+    specs = manifest.properties.specs
+    spec = next((spec for spec in specs.values() if spec_namespace(spec.id) == version), None)
+    if spec is None or len(below) > len(spec.fields):
+        return {}
+    if not below:
+        return {"partition_spec": manifest.dataset.metadata[spec_key(spec.id)]}
+    field = spec.fields[len(below) - 1]
+    text = text_of(entry.value(field.column))
+    return {} if text is None else {f"partition.{field.field_id}": text}
 
 
 def _below(parent: str) -> list[str]:
