@@ -24,6 +24,7 @@ from phalanx.model.partition_by import (
     year,
 )
 from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.namespace import PartitionedNamespace
 from phalanx.table.scan import Scan
 from phalanx.table.table import Table, create, open
 
@@ -37,6 +38,7 @@ __all__ = [
     "PartialWrite",
     "PartitionField",
     "PartitionSpec",
+    "PartitionedNamespace",
     "PhalanxError",
     "Scan",
     "SchemaMismatch",

@@ -15,6 +15,8 @@ from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 
 SPEC_ID = "spec_id"
+# How Arrow begins the text of a date or time that has no day in the calendar.
+_BEYOND_THE_CALENDAR = "<value out of range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +75,27 @@ def json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def text_of(value: pa.Scalar) -> str | None:
+    """A partition value as text (format: Runtime Namespace Properties); None for NULL.
+
+    Dates and times are ISO 8601, zoned ones in UTC; bytes are hexadecimal; a duration, and a time
+    beyond the calendar, is the number that is stored.
+    """
+    if not value.is_valid:
+        return None
+    kind = value.type
+    if pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind):
+        return str(value.as_py().hex())
+    if pt.is_timestamp(kind) and kind.tz is not None:
+        value = value.cast(pa.timestamp(kind.unit, "UTC"))
+    text: str = value.cast(pa.string()).as_py()
+    if text.startswith(_BEYOND_THE_CALENDAR) and pt.is_temporal(kind):
+        return str(value.value)
+    if not pt.is_timestamp(kind):
+        return text
+    day, _, time = text.rstrip("Z").partition(" ")
+    whole, _, fraction = time.partition(".")
+    fraction = fraction.rstrip("0")
+    return f"{day}T{whole}{'.' if fraction else ''}{fraction}{'Z' if kind.tz else ''}"

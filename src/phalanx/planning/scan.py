@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from phalanx.model.locations import resolved
 from phalanx.model.partition_key import SPEC_ID, PartitionKey, json_value, plain_values
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rendering import summary, to_datafusion
@@ -72,7 +73,7 @@ class ScanPlan:
 
     def uri_of(self, location: str) -> str:
         """Where a leaf is, from the location that the manifest has of it."""
-        return location if location.startswith("/") else f"{self.root}/{location}"
+        return resolved(self.root, location)
 
     @property
     def predicate(self) -> Predicate:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import lance
 
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+from phalanx.model.locations import SCHEME, resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +26,13 @@ class Location:
     ) -> Location:
         """The location that a user names; local paths become absolute."""
         text = os.fspath(uri)
-        if not _SCHEME.match(text):
+        if not SCHEME.match(text):
             text = str(Path(text).expanduser().absolute())
         return cls(text.rstrip("/") or "/", storage_options)
 
     def child(self, relative: str) -> Location:
         """The location of what a manifest calls by a path relative to this one."""
-        if _SCHEME.match(relative) or relative.startswith("/"):
-            return replace(self, uri=relative)
-        uri = self.uri
-        while relative.startswith("../"):
-            relative, uri = relative[3:], uri.rsplit("/", 1)[0]
-        return replace(self, uri=f"{uri}/{relative}")
+        return replace(self, uri=resolved(self.uri, relative))
 
     def open(self, version: int | None = None) -> lance.LanceDataset:
         """The Lance table here, with the metadata cache that all tables share."""

@@ -61,6 +61,11 @@ def spec_key(number: int) -> str:
     return f"partition_spec_v{number}"
 
 
+def format_properties(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The properties that the format defines, as they are written."""
+    return {key: text for key, text in metadata.items() if key == SCHEMA or _SPEC.fullmatch(key)}
+
+
 def properties_of(metadata: Mapping[str, str], root: str) -> Properties:
     """The properties in a manifest's table metadata; says what is missing or corrupt."""
     found = {
