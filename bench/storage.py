@@ -7,7 +7,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -99,8 +101,8 @@ def _planned(folder: Path) -> Iterator[Measured | Growth]:
     for partitions in (_PARTITIONS // 100, _PARTITIONS // 10, _PARTITIONS):
         root = folder / str(partitions)
         _bulk(root, partitions)
-        opened = best(lambda: phalanx.open(root), 3)
-        cold[partitions] = best(lambda: phalanx.open(root).plan(_equality(500)), 3)
+        opened = best(partial(phalanx.open, root), 3)
+        cold[partitions] = best(partial(_cold_plan, root), 3)
     yield cost(f"open with {_PARTITIONS:,} partitions", opened, "one second", 1.0, 1)
     yield Growth("cold plan of one matching partition", "partitions", cold)
     few, many = cold[_PARTITIONS // 10], cold[_PARTITIONS]
@@ -112,11 +114,23 @@ def _planned(folder: Path) -> Iterator[Measured | Growth]:
         table.plan(where)
         yield faster(
             f"warm {what} plan over {_PARTITIONS:,} partitions",
-            best(lambda where=where: table.plan(where).partitions, 7),  # type: ignore[misc]
+            best(partial(_plan, table, where), 7),
             "pyiceberg over as many files",
-            best(lambda where=where: list(peer.scan(where).plan_files()), 2),  # type: ignore[misc]
+            best(partial(_plan_files, peer, where), 2),
             10,
         )
+
+
+def _plan(table: phalanx.Table, where: str) -> object:
+    return table.plan(where).partitions
+
+
+def _plan_files(table: Any, where: str) -> object:
+    return list(table.scan(where).plan_files())
+
+
+def _cold_plan(root: Path) -> object:
+    return phalanx.open(root).plan(_equality(500)).partitions
 
 
 def _equality(day: int) -> str:

@@ -31,7 +31,7 @@ from phalanx.model.predicate import (
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
-from phalanx.planning.projection import inclusive
+from phalanx.planning.projection import SpecProjection, inclusive
 
 # More conditions than these are not worth looking at one by one.
 _MOST_LEAVES = 16
@@ -44,10 +44,6 @@ class Residuals:
 
     predicates: tuple[Predicate, ...]
     places: npt.NDArray[np.int64]
-
-    def of(self, place: int) -> Predicate:
-        """What is left to filter in one partition."""
-        return self.predicates[self.places[place]]
 
 
 def residuals(
@@ -67,6 +63,18 @@ def residuals(
         for case in zip(*(column.to_pylist() for column in cases.keys.columns), strict=True)
     ]
     return Residuals(tuple(_simplified(residual, case) for case in known), cases.codes)
+
+
+def settled(
+    leaves: pa.Table, projection: SpecProjection, spec: PartitionSpec, schema: Schema
+) -> tuple[pa.Table, Residuals]:
+    """The leaves of a spec that may have matching rows, and the residual of each of them."""
+    found = residuals(projection.residual, spec, schema, leaves, leaves.num_rows)
+    keeps = np.array([predicate != FALSE for predicate in found.predicates])
+    if keeps.all():
+        return leaves, found
+    kept = keeps[found.places]
+    return leaves.filter(pa.array(kept)), Residuals(found.predicates, found.places[kept])
 
 
 def _status(

@@ -15,6 +15,7 @@ from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rendering import summary, to_datafusion
 from phalanx.planning.projection import Reason, SpecProjection
 from phalanx.planning.pruning import Pruning
+from phalanx.planning.residual import Residuals
 
 # A leaf in a plan has these columns, then its partition values.
 LEAF_COLUMNS = ("object_id", "location", "read_version")
@@ -42,14 +43,15 @@ class Sizes:
 class ScanPlan:
     """The leaves that a predicate needs, in the order in which they are read.
 
-    `leaves` has a table for each spec, `totals` how many leaves the spec has in all. The sizes
-    are measured when the plan is shown: reading them opens leaves, and a scan does not.
+    `leaves` has a table for each spec, `residuals` what is left to filter in each of its leaves.
+    The sizes are measured when the plan is shown: that opens leaves, and a scan should not.
     """
 
     root: str
     pruning: Pruning
     labels: Mapping[int, str]
     leaves: Mapping[int, pa.Table]
+    residuals: Mapping[int, Residuals]
     total_partitions: int
     measure: Callable[[], Sizes] | None = field(default=None, compare=False, repr=False)
 
@@ -65,10 +67,12 @@ class ScanPlan:
     def _partitions(self) -> Iterator[PlannedPartition]:
         for spec in self.pruning.specs:
             leaves = self.leaves[spec.spec_id]
-            residual = None if spec.residual == TRUE else to_datafusion(spec.residual)
+            residuals = self.residuals[spec.spec_id]
+            texts = [None if each == TRUE else to_datafusion(each) for each in residuals.predicates]
             columns = [plain_values(column) for column in leaves.columns]
-            for _, location, version, *values in zip(*columns, strict=True):
+            for place, (_, location, version, *values) in enumerate(zip(*columns, strict=True)):
                 key = PartitionKey(spec.spec_id, tuple(values))
+                residual = texts[residuals.places[place]]
                 yield PlannedPartition(key, self.uri_of(location), version, residual)
 
     def uri_of(self, location: str) -> str:

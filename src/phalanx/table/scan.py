@@ -72,9 +72,11 @@ class Scan:
         scans = []
         for spec in self.plan.pruning.specs:
             leaves = self.plan.leaves[spec.spec_id]
-            for location, version in zip(
+            residuals = self.plan.residuals[spec.spec_id]
+            for location, version, place in zip(
                 leaves.column("location").to_pylist(),
                 leaves.column("read_version").to_pylist(),
+                residuals.places.tolist(),
                 strict=True,
             ):
                 scan = LeafScan(
@@ -82,7 +84,7 @@ class Scan:
                     version,
                     self.table_schema,
                     self.columns,
-                    spec.residual,
+                    residuals.predicates[place],
                     self.limit,
                 )
                 scans.append(scan)

@@ -21,7 +21,8 @@ from phalanx.model.rows import conformed, reader_of, without_ids
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import bound_fields
-from phalanx.planning.pruning import Pruning, prune
+from phalanx.planning.pruning import prune
+from phalanx.planning.residual import settled
 from phalanx.planning.scan import ScanPlan
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
@@ -30,6 +31,7 @@ from phalanx.storage.naming import new_salt
 from phalanx.storage.properties import Properties
 from phalanx.storage.shuffle import Shuffled, shuffle
 from phalanx.storage.writing import (
+    Deletion,
     LeafWrite,
     commit_leaves,
     deleting,
@@ -98,7 +100,8 @@ class Table:
 
     def plan(self, where: str | None = None) -> ScanPlan:
         """Which partitions a predicate needs, and why."""
-        return _plan(self._refreshed(), where)
+        manifest = self._refreshed()
+        return _plan(manifest, _bound(where, manifest.properties.schema))
 
     def scan(
         self,
@@ -110,7 +113,8 @@ class Table:
         manifest = self._refreshed()
         schema = manifest.properties.schema
         names = checked_columns(columns, schema)
-        return Scan(_plan(manifest, where), manifest.root, schema, names, checked_limit(limit))
+        plan = _plan(manifest, _bound(where, schema))
+        return Scan(plan, manifest.root, schema, names, checked_limit(limit))
 
     def partition(self, **values: Any) -> lance.LanceDataset:
         """One leaf as an ordinary Lance table, by the values of all its partition fields."""
@@ -143,11 +147,7 @@ class Table:
         predicate = bind(where, manifest.properties.schema)
         with _shuffled(data, manifest, predicate, where) as rows:
             manifest = ensure_partitions(manifest, rows.keys)
-            schema = manifest.properties.schema
-            pruning = prune(predicate, manifest.properties.specs, schema)
-            deletions = {
-                write.location.uri: write for write in _deletions(manifest, pruning, schema)
-            }
+            deletions = {write.location.uri: write for write in _deletions(manifest, predicate)}
             commit_leaves(merged(write_rows(manifest, rows), deletions), manifest, _REPEAT)
             return rows.rows
 
@@ -171,8 +171,8 @@ class Table:
         """Remove the rows that match; returns how many."""
         manifest = self._writable()
         schema = manifest.properties.schema
-        pruning = prune(bind(where, schema), manifest.properties.specs, schema)
-        return commit_leaves(list(_deletions(manifest, pruning, schema)), manifest, _REPEAT)
+        deletions = list(_deletions(manifest, bind(where, schema)))
+        return commit_leaves(deletions, manifest, _REPEAT)
 
     def _writable(self) -> Manifest:
         return self._refreshed()
@@ -248,20 +248,29 @@ def open(uri: str | os.PathLike[str], *, storage_options: dict[str, str] | None 
     return Table(Manifest.open(Location.of(uri, storage_options)))
 
 
-def _plan(manifest: Manifest, where: str | None) -> ScanPlan:
+def _plan(manifest: Manifest, predicate: Predicate) -> ScanPlan:
     properties = manifest.properties
-    schema = properties.schema
-    predicate = TRUE if where is None else bind(where, schema)
-    pruning = prune(predicate, properties.specs, schema)
-    leaves = manifest.leaves(pruning)
+    schema, specs = properties.schema, properties.specs
+    pruning = prune(predicate, specs, schema)
+    kept = manifest.leaves(pruning)
+    found = {
+        spec.spec_id: settled(kept[spec.spec_id], spec, specs[spec.spec_id], schema)
+        for spec in pruning.specs
+    }
+    leaves = {number: rows for number, (rows, _) in found.items()}
     return ScanPlan(
         root=manifest.root.uri,
         pruning=pruning,
-        labels={number: spec.label(schema) for number, spec in properties.specs.items()},
+        labels={number: spec.label(schema) for number, spec in specs.items()},
         leaves=leaves,
+        residuals={number: residuals for number, (_, residuals) in found.items()},
         total_partitions=manifest.total_partitions,
         measure=functools.partial(inspection.sizes, manifest, leaves),
     )
+
+
+def _bound(where: str | None, schema: Schema) -> Predicate:
+    return TRUE if where is None else bind(where, schema)
 
 
 def _shuffled(
@@ -296,12 +305,15 @@ def _all_matching(
         yield batch
 
 
-def _deletions(manifest: Manifest, pruning: Pruning, schema: Schema) -> Iterator[LeafWrite]:
+def _deletions(manifest: Manifest, predicate: Predicate) -> Iterator[LeafWrite]:
     """The removal of the matching rows from every leaf that may have some."""
-    leaves = manifest.leaves(pruning)
-    for spec in pruning.specs:
+    plan = _plan(manifest, predicate)
+    schema = manifest.properties.schema
+    for number, leaves in plan.leaves.items():
+        residuals = plan.residuals[number]
+        removals = [deleting(each, schema) for each in residuals.predicates]
         yield from _leaf_writes(
-            manifest, spec.spec_id, leaves[spec.spec_id], deleting(spec.residual, schema)
+            manifest, number, leaves, [removals[place] for place in residuals.places.tolist()]
         )
 
 
@@ -310,7 +322,8 @@ def _replaced(manifest: Manifest, touched: pa.Table) -> Iterator[tuple[str, Leaf
     properties = manifest.properties
     spec, schema = properties.spec, properties.schema
     newest = manifest.leaves()[spec.id].take(pa.array(manifest.places(touched)))
-    for write in _leaf_writes(manifest, spec.id, newest, deleting(TRUE, schema)):
+    everything = [deleting(TRUE, schema)] * newest.num_rows
+    for write in _leaf_writes(manifest, spec.id, newest, everything):
         yield write.location.uri, write
     older = {number: other for number, other in properties.specs.items() if number != spec.id}
     known = [
@@ -321,18 +334,18 @@ def _replaced(manifest: Manifest, touched: pa.Table) -> Iterator[tuple[str, Leaf
     pruning = prune(all_of(known), older, schema)
     leaves = manifest.leaves(pruning) if older else {}
     for number in older:
-        for write in _leaf_writes(
-            manifest, number, leaves[number], deleting_keys(touched, spec, schema)
-        ):
+        removals = [deleting_keys(touched, spec, schema)] * leaves[number].num_rows
+        for write in _leaf_writes(manifest, number, leaves[number], removals):
             yield write.location.uri, write
 
 
 def _leaf_writes(
-    manifest: Manifest, spec_id: int, leaves: pa.Table, deletion: Any
+    manifest: Manifest, spec_id: int, leaves: pa.Table, removals: Sequence[Deletion]
 ) -> Iterator[LeafWrite]:
     keys = keys_of(manifest.keys_of_leaves(spec_id, leaves))
-    for key, location in zip(keys, leaves.column("location").to_pylist(), strict=True):
-        yield LeafWrite(key, manifest.root.child(location), (), deletion)
+    locations = leaves.column("location").to_pylist()
+    for key, location, removal in zip(keys, locations, removals, strict=True):
+        yield LeafWrite(key, manifest.root.child(location), (), removal)
 
 
 def _leaf(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, int | None]:
