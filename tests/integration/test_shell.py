@@ -1,76 +1,30 @@
-"""The shell: what it prints where, how it fails, and that every file format gives the same rows."""
+"""The shell: what each command prints, where it prints it, and how it fails."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 import phalanx
+from integration.shell import (
+    ROWS,
+    SPEC,
+    assert_fails,
+    run,
+    run_json,
+    strict_json,
+)
 from phalanx.cli import json_text
-from phalanx.cli.app import app
 from phalanx.cli.failures import one_line
 from phalanx.cli.tables import printable
-
-ROWS = pa.table(
-    {
-        "id": pa.array([1, 2**62, 3], pa.int64()),
-        "day": pa.array([date(2025, 1, 31), date(2025, 2, 1), None], pa.date32()),
-        "at": pa.array([time(1, 2, 3, 4), None, time(23, 59)], pa.time64("us")),
-        "local": pa.array(
-            [datetime(2025, 1, 1, 12), datetime(2024, 6, 1), None], pa.timestamp("us")
-        ),
-        "ts": pa.array(
-            [datetime(2025, 1, 1, 12, tzinfo=UTC), None, datetime(1969, 12, 31, tzinfo=UTC)],
-            pa.timestamp("us", "Europe/Paris"),
-        ),
-        "price": pa.array([Decimal("14.20"), None, Decimal("-0.01")], pa.decimal128(12, 2)),
-        "ratio": pa.array([0.5, None, 1e300], pa.float64()),
-        "raw": pa.array([b"\x00\xff", b"", None], pa.binary()),
-        "country": pa.array(["US", "", None], pa.string()),
-    }
-)
-SPEC = "year(local), country"
-
-
-def run(*arguments: str, input: bytes | None = None) -> Any:
-    return CliRunner().invoke(app, list(arguments), input=input)
-
-
-def run_json(*arguments: str) -> Any:
-    result = run(*arguments, "--output", "json")
-    assert (result.exit_code, result.stderr) == (0, "")
-    return strict_json(result.stdout)
-
-
-def strict_json(text: str) -> Any:
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-def assert_fails(result: Any, code: int, *words: str) -> None:
-    assert result.exit_code == code
-    assert result.stdout == ""
-    assert all(word in result.stderr for word in words), result.stderr
-    assert "Traceback" not in result.stderr
-    if code == 1:
-        assert result.stderr.startswith("error: ")
-        assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.fixture
@@ -78,151 +32,6 @@ def events(tmp_path: Path) -> str:
     uri = str(tmp_path / "events")
     phalanx.create(uri, ROWS.schema, SPEC).append(ROWS)
     return uri
-
-
-def write_csv(path: Path, rows: pa.Table) -> None:
-    path.write_text(csv_text(rows), encoding="utf-8")
-
-
-def csv_text(rows: pa.Table) -> str:
-    """NULL as an empty field, and everything else in quotes, empty text too."""
-    values = [list(row.values()) for row in json_text.rows(rows)]
-    lines = (
-        ",".join("" if value is None else f'"{value}"' for value in row)
-        for row in [rows.column_names, *values]
-    )
-    return "".join(f"{line}\n" for line in lines)
-
-
-def write_json_lines(path: Path, rows: pa.Table) -> None:
-    path.write_text(
-        "".join(json_text.dumps(row) + "\n" for row in json_text.rows(rows)), encoding="utf-8"
-    )
-
-
-def write_gzipped(path: Path, rows: pa.Table) -> None:
-    path.write_bytes(gzip.compress(csv_text(rows).encode()))
-
-
-def write_arrow_file(path: Path, rows: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
-        writer.write_table(rows)
-
-
-def write_arrow_stream(path: Path, rows: pa.Table) -> None:
-    path.write_bytes(arrow_stream(rows))
-
-
-def arrow_stream(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue().to_pybytes()
-
-
-FILES: dict[str, Callable[[Path, pa.Table], object]] = {
-    "rows.parquet": lambda path, rows: pq.write_table(rows, path),
-    "rows.csv": write_csv,
-    "rows.csv.gz": write_gzipped,
-    "rows.jsonl": write_json_lines,
-    "rows.arrow": write_arrow_file,
-    "rows.arrows": write_arrow_stream,
-    "rows.lance": lambda path, rows: lance.write_dataset(rows, str(path)),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_every_format_appends_the_same_rows(name: str, tmp_path: Path) -> None:
-    uri, path = str(tmp_path / "events"), tmp_path / name
-    table = phalanx.create(uri, ROWS.schema, SPEC)
-    FILES[name](path, ROWS)
-    assert run_json("append", uri, str(path)) == {"rows": 3, "files": 1}
-    assert table.scan().to_arrow().sort_by("id") == ROWS.sort_by("id")
-
-
-def test_several_files_are_one_append(tmp_path: Path) -> None:
-    uri = str(tmp_path / "events")
-    table = phalanx.create(uri, ROWS.schema, "country")
-    for name, write in FILES.items():
-        write(tmp_path / name, ROWS)
-    names = [str(tmp_path / name) for name in FILES]
-    result = run("append", uri, *names)
-    assert result.stdout == f"Appended {3 * len(FILES)} rows from {len(FILES)} files.\n"
-    assert table.scan().count_rows() == 3 * len(FILES)
-    # Version 1 makes the leaf, version 2 has the rows.
-    assert table.partition(country="US").version == 2
-
-
-def test_nothing_is_written_if_one_file_is_wrong(tmp_path: Path) -> None:
-    uri = str(tmp_path / "events")
-    table = phalanx.create(uri, ROWS.schema, SPEC)
-    pq.write_table(ROWS, tmp_path / "good.parquet")
-    pq.write_table(ROWS.drop_columns("ts"), tmp_path / "bad.parquet")
-    result = run("append", uri, str(tmp_path / "good.parquet"), str(tmp_path / "bad.parquet"))
-    assert_fails(result, 1, "bad.parquet", "'ts'")
-    assert table.partitions().num_rows == 0
-
-
-def test_an_arrow_stream_and_csv_come_on_stdin(tmp_path: Path) -> None:
-    uri = str(tmp_path / "events")
-    table = phalanx.create(uri, ROWS.schema, SPEC)
-    assert run("append", uri, "-", input=arrow_stream(ROWS)).exit_code == 0
-    csv_input = csv_text(ROWS).encode()
-    assert run("append", uri, "-", "--format", "csv", input=csv_input).exit_code == 0
-    assert table.scan().count_rows() == 6
-    assert_fails(run("append", uri, "-", "--format", "parquet", input=b"PAR1"), 1, "stdin")
-
-
-def test_nested_json_is_parsed_at_every_depth(tmp_path: Path) -> None:
-    order = pa.struct([("placed", pa.date32()), ("tags", pa.list_(pa.string()))])
-    rows = pa.table(
-        {
-            "order": pa.array([{"placed": date(2025, 1, 1), "tags": ["a"]}, None], order),
-            "days": pa.array([[date(2025, 1, 2), None], None], pa.list_(pa.date32())),
-            "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
-        }
-    )
-    table = phalanx.create(tmp_path / "t", rows.schema, [])
-    write_json_lines(tmp_path / "rows.jsonl", rows)
-    (tmp_path / "none.jsonl").touch()
-    result = run("append", table.uri, str(tmp_path / "rows.jsonl"), str(tmp_path / "none.jsonl"))
-    assert result.exit_code == 0, result.stderr
-    assert table.scan().to_arrow() == rows
-    assert run_json("scan", table.uri) == list(json_text.rows(rows))
-
-
-def test_text_without_a_zone_is_in_the_zone_of_its_column(tmp_path: Path) -> None:
-    schema = pa.schema([("ts", pa.timestamp("us", "Europe/Paris"))])
-    table = phalanx.create(tmp_path / "t", schema, [])
-    texts = ["2025-07-01 12:00:00", "2025-07-01T12:00:00Z", "2025-07-01T12:00+05:00", "2025-07-01"]
-    (tmp_path / "rows.csv").write_text("ts\n" + "\n".join(texts) + "\n")
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"ts": t}) + "\n" for t in texts))
-    files = [str(tmp_path / "rows.csv"), str(tmp_path / "rows.jsonl")]
-    assert run("append", table.uri, *files).exit_code == 0
-    found = [moment.astimezone(UTC) for moment in table.scan().to_arrow()["ts"].to_pylist()]
-    hours = [(1, 10), (1, 12), (1, 7), (30, 22)]
-    expected = [datetime(2025, 6 if day == 30 else 7, day, hour, tzinfo=UTC) for day, hour in hours]
-    assert found == expected * 2
-
-
-def test_null_texts_are_the_users_choice(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text('country,n\nNA,1\n"",NA\n,3\n')
-    like = ("--like", str(tmp_path / "rows.csv"), "--partition-by", "country")
-    assert run("create", str(tmp_path / "t"), *like, "--null", "NA").exit_code == 0
-    table = phalanx.open(tmp_path / "t")
-    assert table.schema.field("n").type == pa.int64()
-    assert_fails(run("append", table.uri, str(tmp_path / "rows.csv")), 1, "rows.csv", "'NA'")
-    run("append", table.uri, str(tmp_path / "rows.csv"), "--null", "NA")
-    assert table.scan().to_arrow().to_pydict() == {"country": ["", None, None], "n": [None, 1, 3]}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_table_is_created_like_a_file(name: str, tmp_path: Path) -> None:
-    FILES[name](tmp_path / name, ROWS.select(["id", "country", "ratio"]))
-    uri = str(tmp_path / "made")
-    made = run_json("create", uri, "--like", str(tmp_path / name), "--partition-by", "country")
-    assert (made["uri"], made["rows"], made["specs"][0]["partition_by"]) == (uri, 0, "country")
-    assert phalanx.open(uri).schema.names == ["id", "country", "ratio"]
 
 
 def test_a_described_schema_creates_the_same_table(events: str, tmp_path: Path) -> None:
