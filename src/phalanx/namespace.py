@@ -14,9 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import lance_namespace as catalog
-from lance_namespace_urllib3_client.models.json_arrow_schema import JsonArrowSchema
-from lance_namespace_urllib3_client.models.table_basic_stats import TableBasicStats
-from pydantic import BaseModel
 
 from phalanx.errors import PhalanxError
 from phalanx.model.binding import bind
@@ -38,7 +35,7 @@ from phalanx.storage.properties import format_properties
 from phalanx.storage.reading import LeafScan
 
 _STORAGE_OPTION = "storage."
-Request = TypeVar("Request", bound=BaseModel)
+Request = TypeVar("Request")
 
 
 class PartitionedNamespace(catalog.LanceNamespace):
@@ -131,7 +128,7 @@ class PartitionedNamespace(catalog.LanceNamespace):
         request = _typed(catalog.DescribeTableRequest, request)
         if request.tag is not None or request.branch is not None:
             raise catalog.UnsupportedOperationError(
-                f"Cannot describe {_shown(request.id)} at a tag or a branch: a partitioned "
+                f"Cannot describe {request.id} at a tag or a branch: a partitioned "
                 "namespace knows versions only. Open the table at its location with lance.dataset."
             )
         manifest = self._latest()
@@ -144,23 +141,24 @@ class PartitionedNamespace(catalog.LanceNamespace):
             version = dataset.version
             schema = schema if request.version is None else schema_of(dataset)
             fragments = [fragment.metadata for fragment in dataset.get_fragments()]
-            stats = TableBasicStats(
-                num_deleted_rows=sum(fragment.num_deletions for fragment in fragments),
-                num_fragments=len(fragments),
-            )
-        namespace, _, name = entry.object_id.rpartition(SEPARATOR)
-        return catalog.DescribeTableResponse(
-            table=name,
-            namespace=namespace.split(SEPARATOR),
-            version=version,
-            location=location.uri,
-            table_uri=_uri(location) if request.with_table_uri else None,
-            schema=JsonArrowSchema.from_dict(json.loads(schema.to_json())),
-            storage_options=None if request.vend_credentials is False else location.storage_options,
-            stats=stats,
-            properties=entry.stored_properties,
-            is_only_declared=False if request.check_declared else None,
-        )
+            deleted = sum(fragment.num_deletions for fragment in fragments)
+            stats = {"num_deleted_rows": deleted, "num_fragments": len(fragments)}
+        *namespace, name = entry.object_id.split(SEPARATOR)
+        local = "file://" if location.uri.startswith("/") else ""
+        options = None if request.vend_credentials is False else location.storage_options
+        described = {
+            "table": name,
+            "namespace": namespace,
+            "version": version,
+            "location": location.uri,
+            "table_uri": local + location.uri if request.with_table_uri else None,
+            "schema": json.loads(schema.to_json()),
+            "storage_options": options,
+            "stats": stats,
+            "properties": entry.stored_properties,
+            "is_only_declared": False if request.check_declared else None,
+        }
+        return catalog.DescribeTableResponse.model_validate(described)
 
     def table_exists(self, request: catalog.TableExistsRequest) -> catalog.TableExistsResponse:
         """Raises `TableNotFoundError` if there is no such table."""
@@ -199,9 +197,9 @@ class PartitionedNamespace(catalog.LanceNamespace):
         return manifest, _namespace(manifest, id).object_id if id else ""
 
 
-def _typed(kind: type[Request], request: Request | Mapping[str, Any]) -> Request:
+def _typed(kind: Callable[..., Request], request: Request | Mapping[str, Any]) -> Request:
     """The request; Lance's native code calls with a mapping in place of the model."""
-    return request if isinstance(request, kind) else kind.model_validate(dict(request))
+    return kind(**request) if isinstance(request, Mapping) else request
 
 
 def _page(
@@ -224,7 +222,7 @@ def _namespace(manifest: Manifest, id: Sequence[str]) -> Entry:
     entry = _find(manifest, id, NAMESPACE)
     if entry is None:
         raise catalog.NamespaceNotFoundError(
-            f"{manifest.root} has no namespace {_shown(id)}: see list_namespaces."
+            f"{manifest.root} has no namespace {id}: see list_namespaces."
         )
     return entry
 
@@ -236,9 +234,7 @@ def _table(manifest: Manifest, id: Sequence[str] | None) -> Entry:
         )
     entry = _find(manifest, id, TABLE)
     if entry is None or entry.location is None:
-        raise catalog.TableNotFoundError(
-            f"{manifest.root} has no table {_shown(id)}: see list_all_tables."
-        )
+        raise catalog.TableNotFoundError(f"{manifest.root} has no table {id}: see list_all_tables.")
     return entry
 
 
@@ -269,14 +265,6 @@ def _open(location: Location, version: int | None, entry: Entry) -> Any:
         ) from None
 
 
-def _uri(location: Location) -> str:
-    return f"file://{location}" if location.uri.startswith("/") else location.uri
-
-
-def _shown(id: Sequence[str] | None) -> str:
-    return repr(list(id or []))
-
-
 _ALSO = "write through phalanx.Table, or read the location that describe_table gives with lance"
 _INSTEAD = {
     "create_namespace": "use phalanx.Table.append, which makes the partitions that rows need",
@@ -293,23 +281,19 @@ _INSTEAD = {
 }
 
 
-def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    instead = _INSTEAD.get(name, _ALSO)
+
     def refuse(self: PartitionedNamespace, *_: object, **__: object) -> NoReturn:
         raise catalog.UnsupportedOperationError(
             f"PartitionedNamespace does not do {name}: {instead}."
         )
 
-    refuse.__name__ = name
     refuse.__doc__ = f"Refused: {instead}."
     return refuse
 
 
-def _refuse_the_rest() -> None:
-    """Every operation of the interface that is not done here says what does it."""
-    for name, inherited in vars(catalog.LanceNamespace).items():
-        if callable(inherited) and not name.startswith("_") and name not in _DONE:
-            setattr(PartitionedNamespace, name, _refusal(name, _INSTEAD.get(name, _ALSO)))
-
-
-_DONE = frozenset(vars(PartitionedNamespace))
-_refuse_the_rest()
+# Every operation of the interface that is not done here says what does it.
+for _name in set(vars(catalog.LanceNamespace)) - set(vars(PartitionedNamespace)):
+    if not _name.startswith("_"):
+        setattr(PartitionedNamespace, _name, _refusal(_name))

@@ -237,7 +237,7 @@ def everything(table: phalanx.Table) -> tuple[object, ...]:
 
 NESTED = pa.schema(
     [
-        pa.field("id", pa.int32()),
+        pa.field("id", pa.int32(), nullable=False),
         pa.field("gone", pa.string()),
         pa.field("place", pa.struct([("city", pa.string()), ("zip", pa.int32())])),
         pa.field("tags", pa.list_(pa.string())),

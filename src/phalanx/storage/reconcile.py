@@ -125,10 +125,12 @@ def _promoted(
     dataset: lance.LanceDataset, leaf: Schema, schema: Schema, names: list[str]
 ) -> Iterator[FragmentMetadata]:
     """The fragments, each with one more file that holds the columns in their wider types."""
-    # A detached version lends its ids to the files that are written against it.
+    # A detached version lends its ids to the files that are written against it. It has these
+    # columns only: Lance would ask for every other one that is not nullable.
+    widened = Schema.of(pa.schema([schema.arrow.field(name) for name in names]))
     staged = LanceDataset.commit(
         dataset,
-        LanceOperation.Project(lance_schema(schema, dataset)),
+        LanceOperation.Project(lance_schema(widened, dataset)),
         read_version=dataset.version,
         detached=True,
     )

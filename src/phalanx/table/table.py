@@ -15,7 +15,7 @@ from phalanx.model.binding import bind
 from phalanx.model.evaluation import matches
 from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy
-from phalanx.model.partition_key import key_columns, keyed, keys_of
+from phalanx.model.partition_key import PartitionKey, key_columns, keyed, keys_of
 from phalanx.model.predicate import TRUE, Predicate, all_of, among
 from phalanx.model.rows import conformed, reader_of, without_ids
 from phalanx.model.schema import Schema
@@ -41,6 +41,7 @@ from phalanx.storage.writing import (
     write_rows,
 )
 from phalanx.table import changes, inspection
+from phalanx.table.adopt import adopt
 from phalanx.table.scan import Scan, checked_columns, checked_limit
 
 # How to finish what reached only some partitions.
@@ -173,6 +174,20 @@ class Table:
         schema = manifest.properties.schema
         deletions = list(_deletions(manifest, bind(where, schema)))
         return commit_leaves(deletions, manifest, _REPEAT)
+
+    def adopt(self, uri: str | os.PathLike[str], /, **values: Any) -> PartitionKey:
+        """Make an existing Lance table a partition, where it is and without a copy; its key.
+
+        Its columns must be the table's (in any order), and all its rows of one partition of the
+        newest spec that does not exist yet. `values` are that partition's, by field id: needed
+        only for a table without rows. Its field ids become the namespace's: nobody else should
+        write to it meanwhile, and indexes must be dropped first where ids change.
+
+        Stock clients list it like every other partition. They can open it only if it is inside
+        the root: they take every location for a path below it.
+        """
+        wanted = functools.partial(_named_key, values) if values else None
+        return adopt(self._writable(), uri, wanted)
 
     def _writable(self) -> Manifest:
         return self._refreshed()
@@ -386,3 +401,14 @@ def _one_key(spec: PartitionSpec, values: Mapping[str, Any]) -> pa.Table:
     return key_columns(
         spec.id, pa.table(columns, names=[field.field_id for field in spec.fields]), 1
     )
+
+
+def _named_key(values: Mapping[str, Any], spec: PartitionSpec) -> pa.Table:
+    """The partition key of a spec that the values name, all of them and no others."""
+    expected = [field.field_id for field in spec.fields]
+    if set(values) != set(expected):
+        raise PhalanxError(
+            f"Cannot take {', '.join(values)} as partition values: expected exactly "
+            f"{', '.join(expected) or 'none'}, the fields of spec v{spec.id}."
+        )
+    return _one_key(spec, values)
