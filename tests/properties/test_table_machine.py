@@ -29,7 +29,9 @@ from properties.table_model import as_multiset, as_rows, changed, plain_value
 NAMES = ("a", "b", "#", "Case", "select", "order by", "naïve é", "x$y/z=1", "100%", "it's")
 INNER_NAMES = ("x", "Y", "group", "é", "z w", "back`tick")
 LONG = "long" * 2500
-HARD_TEXT = st.sampled_from(["", "é", "$", "a/b", "k=v", "%2F", "😀👩‍👩‍👧", LONG, "NULL", "null", "🇫🇷"])
+HARD_TEXT = st.sampled_from(
+    ["", "é", "$", "a/b", "k=v", "%2F", "😀👩‍👩‍👧", LONG, "NULL", "null", "🇫🇷"]
+)
 WIDER = {
     pa.int8(): pa.int16(),
     pa.int16(): pa.int64(),
@@ -418,8 +420,7 @@ def _ids(fields: Sequence[Any]) -> Any:
 def _scalars_of(table: pa.Table) -> list[dict[str, pa.Scalar]]:
     columns = {name: list(table.column(name)) for name in table.column_names}
     return [
-        {name: values[place] for name, values in columns.items()}
-        for place in range(table.num_rows)
+        {name: values[place] for name, values in columns.items()} for place in range(table.num_rows)
     ]
 
 
