@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSchema, InvalidSpec, PhalanxError
@@ -126,7 +127,8 @@ def evaluate(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Array
 def evaluate_sql(sql: str, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
     """The value of SQL that Phalanx wrote, and that calls no lifted function, for each row."""
     # A batch without columns could not tell how many rows it has.
-    arrays, names = [*columns.values(), pa.nulls(rows)], [*columns, "__rows__"]
+    arrays = [*map(_with_null_children, columns.values()), pa.nulls(rows)]
+    names = [*columns, "__rows__"]
     frame = relation(pa.RecordBatch.from_arrays(arrays, names=names))
     try:
         selected = frame.select(frame.parse_sql_expr(sql).alias(_VALUE))
@@ -138,6 +140,18 @@ def evaluate_sql(sql: str, columns: Mapping[str, pa.Array], rows: int) -> pa.Arr
         raise BadExpression(_sentence(error)) from None
     chunks = [batch.column(0) for batch in batches]
     return pa.concat_arrays(chunks) if chunks else pa.array([], data_type)
+
+
+def _with_null_children(array: pa.Array) -> pa.Array:
+    """The array with NULL inside every NULL struct: DataFusion looks only at the child itself."""
+    if not pt.is_struct(array.type) or not array.type.num_fields:
+        return array
+    children = [
+        _with_null_children(pc.struct_field(array, [place]))
+        for place in range(array.type.num_fields)
+    ]
+    fields = [child.with_nullable(True) for child in array.type]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
 
 
 def _parse(text: str, schema: pa.Schema) -> tuple[Any, dict[str, str]]:

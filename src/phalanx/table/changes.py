@@ -135,15 +135,19 @@ def _prepared(manifest: Manifest, prepare: Callable[[Manifest], None]) -> Manife
     """The manifest after a harmless change of its columns; refuses if its properties changed."""
     epoch = manifest.properties.epoch
 
-    def attempt() -> Manifest:
-        latest = manifest.latest()
+    def checked(latest: Manifest) -> Manifest:
         if latest.properties.epoch != epoch:
             raise CommitConflict(
                 f"Cannot change {manifest.root}: another writer changed its schema or its specs "
                 "at the same time. Look at the table as it is now, and try again."
             )
+        return latest
+
+    def attempt() -> Manifest:
+        latest = checked(manifest.latest())
         prepare(latest)
-        return latest.latest()
+        # New columns do not conflict with new properties: these may have come in between.
+        return checked(latest.latest())
 
     return until_won(attempt)
 

@@ -1,0 +1,380 @@
+"""Writers at the same time: nothing is lost, nothing is doubled, and who loses is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import phalanx
+from integration.stores import Store
+from phalanx.model.schema import Schema
+from phalanx.storage import leaf
+from phalanx.storage.manifest import Manifest
+from phalanx.table import changes
+
+SCHEMA = pa.schema([("k", pa.int32()), ("writer", pa.int32()), ("n", pa.int32())])
+WORKER = """
+import json, sys
+import pyarrow as pa
+import phalanx
+
+def rows(**columns):
+    return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})
+
+def say(*answer):
+    print(json.dumps(answer), flush=True)
+
+def wait():
+    say("ready")
+    sys.stdin.readline()
+
+def attempt(change):
+    try:
+        change()
+    except phalanx.PhalanxError as error:
+        say(type(error).__name__, str(error))
+    else:
+        say("won", "")
+
+for line in sys.stdin:
+    job = json.loads(line)
+    root, options, number = job["root"], job["options"], job["number"]
+    names = dict(globals(), table=lambda: phalanx.open(root, storage_options=options))
+    try:
+        exec(job["script"], names)
+    except BaseException as error:
+        say("broke", repr(error))
+"""
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that run the scripts they are given."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        for _ in range(8)
+    ]
+    yield processes
+    for process in processes:
+        process.communicate(timeout=60)
+
+
+@dataclass(frozen=True)
+class Race:
+    """Starts a script in several processes at the same time."""
+
+    workers: list[subprocess.Popen[str]]
+    root: str
+    store: Store
+
+    def __call__(self, count: int, script: str) -> list[list[str]]:
+        """What each of the processes said."""
+        running = self.workers[:count]
+        for number, process in enumerate(running):
+            job = {"root": self.root, "options": self.store.storage_options, "number": number}
+            _tell(process, json.dumps({**job, "script": textwrap.dedent(script)}))
+        for process in running:
+            assert _answer(process) == ["ready"]
+        for process in running:
+            _tell(process, "go")
+        answers = list(map(_answer, running))
+        assert "broke" not in [answer for answer, _ in answers], answers
+        return answers
+
+
+def _tell(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def _answer(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    answer: list[str] = json.loads(process.stdout.readline())
+    return answer
+
+
+@pytest.fixture
+def race(workers: list[subprocess.Popen[str]], root: str, store: Store) -> Race:
+    return Race(workers, root, store)
+
+
+def created(root: str, store: Store, **options: Any) -> phalanx.Table:
+    return phalanx.create(
+        root, SCHEMA, options.get("by", ["k"]), storage_options=store.storage_options
+    )
+
+
+def check_leaves(table: phalanx.Table, store: Store) -> None:
+    """One leaf for each key, no leaf that nobody lists, the table's field ids in all of them."""
+    partitions = table.partitions()
+    keys = partitions.drop_columns(["location", "read_version", "rows", "bytes"]).to_pylist()
+    assert Counter(map(str, keys)).most_common(1)[0][1] == 1
+    listed = {location.rsplit("/", 1)[1] for location in partitions.column("location").to_pylist()}
+    assert store.folders(table.uri) == {*listed, "__manifest"}
+    ids = Schema.of(table.schema).ids
+    for location in partitions.column("location").to_pylist():
+        dataset = lance.dataset(location, storage_options=store.storage_options)
+        assert tuple(f.id() for f in dataset.lance_schema.fields()) == ids
+
+
+def test_appends_into_overlapping_new_partitions(root: str, store: Store, race: Race) -> None:
+    writers, batches = (8, 50) if store.storage_options is None else (3, 5)
+    table = created(root, store)
+    answers = race(
+        writers,
+        f"""
+        held = table()
+        wait()
+        def change():
+            for batch in range({batches}):
+                keys = [batch % 10, (batch + number) % 10 + 10]
+                held.append(rows(k=keys, writer=[number] * 2, n=[batch] * 2))
+        attempt(change)
+        """,
+    )
+    assert [answer for answer, _ in answers] == ["won"] * writers, answers
+    found = table.scan().to_arrow()
+    assert found.num_rows == table.scan().count_rows() == writers * batches * 2
+    written = Counter(zip(*(found.column(c).to_pylist() for c in ("writer", "n")), strict=True))
+    assert set(written.values()) == {2}
+    assert table.partitions().num_rows == len(set(found.column("k").to_pylist()))
+    check_leaves(table, store)
+
+
+def test_of_racing_evolutions_one_wins(root: str, store: Store, race: Race) -> None:
+    table = created(root, store)
+    table.append(rows_of([1, 2, 3]))
+    answers = race(
+        3,
+        """
+        held = table()
+        held.spec
+        wait()
+        terms = ["writer", "bucket(4, n)", "truncate(5, n)"]
+        attempt(lambda: held.evolve(terms[number]))
+        """,
+    )
+    outcomes = Counter(answer for answer, _ in answers)
+    assert set(outcomes) <= {"won", "CommitConflict"}
+    assert len(table.specs) == 1 + outcomes["won"]
+    assert outcomes["won"] >= 1
+    table.append(rows_of([4]))
+    assert sorted(table.scan().to_arrow().column("k").to_pylist()) == [1, 2, 3, 4]
+
+
+def test_of_two_evolutions_prepared_at_once_the_second_is_refused(root: str, store: Store) -> None:
+    """The same race, in an order that is certain."""
+    table = created(root, store)
+    other = phalanx.open(root, storage_options=store.storage_options)
+    manifest = other._manifest
+    table.evolve("writer")
+    with pytest.raises(phalanx.CommitConflict, match="another writer changed"):
+        changes.evolve(manifest, "bucket(4, n)")
+    with pytest.raises(phalanx.CommitConflict, match="another writer changed"):
+        manifest.change_properties(manifest.properties)
+    assert len(table.specs) == 2
+
+
+def test_racing_schema_changes(root: str, store: Store, race: Race) -> None:
+    table = created(root, store)
+    table.append(rows_of(range(6)))
+    answers = race(
+        4,
+        """
+        held = table()
+        held.schema
+        wait()
+        changes = [
+            lambda: held.add_column(pa.field("extra", pa.string())),
+            lambda: held.rename_column("n", "m"),
+            lambda: held.promote_column("writer", pa.int64()),
+            lambda: held.promote_column("k", pa.int64()),
+        ]
+        attempt(changes[number])
+        """,
+    )
+    outcomes = [answer for answer, _ in answers]
+    assert set(outcomes) <= {"won", "CommitConflict"}, answers
+    assert "won" in outcomes
+    schema = phalanx.open(root, storage_options=store.storage_options).schema
+    assert ("extra" in schema.names) == (outcomes[0] == "won")
+    assert ("m" in schema.names) == (outcomes[1] == "won")
+    assert (schema.field("writer").type == pa.int64()) == (outcomes[2] == "won")
+    assert (schema.field("k").type == pa.int64()) == (outcomes[3] == "won")
+    assert sorted(table.scan().to_arrow().column("k").to_pylist()) == list(range(6))
+    check_leaves(table, store)
+
+
+CHANGES = {
+    "rename": 'held.rename_column("n" if turn % 2 == 0 else "m", "m" if turn % 2 == 0 else "n")',
+    "promote": 'held.promote_column("writer", [pa.int64()][turn])',
+    "add": 'held.add_column(pa.field(f"extra{turn}", pa.string()))',
+    "evolve": 'held.evolve(["writer", "k, writer", "n", "k"][turn % 4])',
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_appends_race_with_a_change(root: str, store: Store, race: Race, change: str) -> None:
+    """An append is in with all its rows, or refused with none."""
+    table = created(root, store)
+    table.append(rows_of([0]))
+    turns = 1 if change == "promote" else 4
+    answers = race(
+        3,
+        f"""
+        held = table()
+        held.spec
+        wait()
+        def change():
+            for turn in range({turns}):
+                {CHANGES[change]}
+        def append():
+            done = []
+            for batch in range(12):
+                schema = held.schema
+                columns = [
+                    pa.array([batch % 4 + 1] if name == "k" else [None] if name.startswith("extra")
+                             else [number] if name == "writer" else [batch], kind)
+                    for name, kind in zip(schema.names, schema.types)
+                ]
+                data = pa.table(columns, names=schema.names)
+                try:
+                    held.append(data)
+                    done.append(batch)
+                except phalanx.CommitConflict:
+                    pass
+                except phalanx.SchemaMismatch:
+                    pass  # the schema changed between the question and the call
+            say("won", json.dumps(done))
+        attempt(change) if number == 0 else append()
+        """,
+    )
+    assert answers[0][0] == "won", answers
+    expected = Counter({(0, 0): 1})
+    for number, (_, done) in enumerate(answers[1:], start=1):
+        expected += Counter((number, batch) for batch in json.loads(done))
+    fresh = phalanx.open(root, storage_options=store.storage_options)
+    last = "n" if "n" in fresh.schema.names else "m"
+    found = fresh.scan().to_arrow()
+    assert (
+        Counter(zip(*(found.column(c).to_pylist() for c in ("writer", last)), strict=True))
+        == expected
+    )
+    assert fresh.scan().count_rows() == expected.total()
+    fresh.append(
+        pa.table(
+            [
+                pa.array([9], t) if pa.types.is_integer(t) else pa.nulls(1, t)
+                for t in fresh.schema.types
+            ],
+            names=fresh.schema.names,
+        )
+    )
+    assert fresh.scan().count_rows() == expected.total() + 1
+
+
+def test_of_racing_creates_one_wins(root: str, store: Store, race: Race) -> None:
+    answers = race(
+        4,
+        """
+        schema = pa.schema([("k", pa.int32()), (f"mine_{number}", pa.int32())])
+        wait()
+        attempt(lambda: phalanx.create(root, schema, ["k"], storage_options=options))
+        """,
+    )
+    outcomes = Counter(answer for answer, _ in answers)
+    assert outcomes == {"won": 1, "PhalanxError": 3}
+    assert all("a namespace exists there" in text for answer, text in answers if answer != "won")
+    winner = [answer for answer, _ in answers].index("won")
+    assert phalanx.open(root, storage_options=store.storage_options).schema.names == [
+        "k",
+        f"mine_{winner}",
+    ]
+
+
+def test_a_writer_whose_specs_are_outdated_removes_no_leaf(
+    root: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer evolves just after the new partitions are in the manifest."""
+    table = created(root, store)
+    insert = Manifest.insert
+
+    def insert_and_evolve(self: Manifest, rows: pa.Table) -> None:
+        insert(self, rows)
+        monkeypatch.setattr(Manifest, "insert", insert)
+        phalanx.open(root, storage_options=store.storage_options).evolve("writer")
+
+    monkeypatch.setattr(Manifest, "insert", insert_and_evolve)
+    with pytest.raises(phalanx.CommitConflict):
+        table.append(rows_of([1, 2]))
+    assert table.scan().count_rows() == 0
+    table.append(rows_of([1, 2]))
+    assert table.scan().to_arrow().column("k").to_pylist() == [1, 2]
+
+
+def test_a_late_delete_does_not_undo_a_schema_change(
+    root: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leaf that has the new schema keeps it."""
+    table = created(root, store)
+    table.append(rows_of([1, 2]))
+    commit = leaf.commit
+
+    def change_then_commit(*arguments: Any, **named: Any) -> int:
+        monkeypatch.setattr(leaf, "commit", commit)
+        phalanx.open(root, storage_options=store.storage_options).promote_column("n", pa.int64())
+        return commit(*arguments, **named)
+
+    monkeypatch.setattr(leaf, "commit", change_then_commit)
+    with pytest.raises(phalanx.CommitConflict):
+        table.delete("k = 1")
+    check_leaves(table, store)
+    assert table.delete("k = 1") == 1
+    assert table.scan().to_arrow().schema.field("n").type == pa.int64()
+
+
+def test_of_racing_overwrites_of_a_partition_one_stays(root: str, store: Store, race: Race) -> None:
+    table = created(root, store)
+    table.append(rows_of([1]))
+    answers = race(
+        2,
+        """
+        held = table()
+        held.schema
+        wait()
+        attempt(lambda: held.overwrite_partitions(rows(k=[1, 1], writer=[number] * 2, n=[7, 8])))
+        """,
+    )
+    assert [answer for answer, _ in answers] == ["won", "won"]
+    found = table.scan().to_arrow()
+    assert found.column("n").to_pylist() == [7, 8]
+    assert len(set(found.column("writer").to_pylist())) == 1
+
+
+def rows_of(keys: Any) -> pa.Table:
+    keys = list(keys)
+    return pa.table(
+        [
+            pa.array(keys, pa.int32()),
+            pa.array([0] * len(keys), pa.int32()),
+            pa.array([0] * len(keys), pa.int32()),
+        ],
+        schema=SCHEMA,
+    )
