@@ -11,9 +11,11 @@ from phalanx import bucket, expression, multi_bucket, year
 from phalanx.errors import InvalidPredicate, InvalidSchema, InvalidSpec, SchemaMismatch
 from phalanx.model.binding import bind
 from phalanx.model.evolution import next_spec
+from phalanx.model.expression import parsed
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
 from phalanx.planning.pruning import prune
 
 INNER = pa.struct([("day", pa.date32()), ("zip", pa.string())])
@@ -109,3 +111,53 @@ def test_simple_misuse_is_told_plainly(
 ) -> None:
     with pytest.raises(error, match=r"expected|Expected|date_part"):
         mistake()
+
+
+MOMENT = pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("sql", "source", "result", "value"),
+    [
+        ("date_trunc('day', col0)", MOMENT, MOMENT, None),
+        ("date_trunc('hour', col0)", pa.timestamp("ns", "UTC"), pa.timestamp("ns", "UTC"), None),
+        ("date_part('year', col0) * 100", MOMENT, pa.int32(), None),
+        ("date_part('dow', col0)", pa.date32(), pa.int32(), None),
+        ("extract(epoch from col0)", MOMENT, pa.float64(), None),
+        ("col0 + INTERVAL '1 day'", pa.date32(), pa.date32(), None),
+        ("date_part('hour', col0) + 1", pa.time64("us"), pa.int32(), None),
+        ("array_length(col0)", pa.list_(pa.int64()), pa.int64(), None),
+        ("upper(col0['zip'])", pa.struct([("zip", pa.string())]), pa.string(), None),
+        ("coalesce(col0, 1) / 2", pa.float64(), pa.float64(), 0.5),
+        ("coalesce(col0, 1) / 2", pa.int64(), pa.int64(), 0),
+        ("coalesce(upper(col0), 'none')", pa.string(), pa.string(), "none"),
+    ],
+)
+def test_a_dropped_source_counts_as_null(
+    sql: str, source: pa.DataType, result: pa.DataType, value: object
+) -> None:
+    """With the value that a NULL of its type has, though the schema no longer knows the type."""
+    schema = Schema.of(pa.schema([("kept", pa.int64()), ("gone", source)]))
+    made = next_spec([expression(sql, ["gone"], result, field_id="x")], schema, {})
+    rows = pa.table({"kept": [1, 2]})
+    nulls = rows.append_column("gone", pa.nulls(2, source))
+    assert made.partition_values(nulls, schema).column("x").to_pylist() == [value, value]
+    for spec in (made, PartitionSpec.from_json(made.to_json())):
+        found = spec.partition_values(rows, schema.drop("gone")).column("x")
+        assert (found.type, found.to_pylist()) == (result, [value, value])
+
+
+def test_of_two_sources_both_may_be_dropped() -> None:
+    schema = Schema.of(pa.schema([("kept", pa.int64()), ("ts", MOMENT), ("s", pa.string())]))
+    sql = "concat(date_part('year', col0) * 100, upper(col1))"
+    spec = next_spec([expression(sql, ["ts", "s"], pa.string(), field_id="x")], schema, {})
+    rows = pa.table({"kept": [1], "s": ["a"]})
+    without = schema.drop("ts")
+    assert spec.partition_values(rows, without).to_pylist() == [{"x": "A"}]
+    assert spec.partition_values(rows, without.drop("s")).to_pylist() == [{"x": ""}]
+
+
+def test_a_value_that_does_not_fit_its_type_is_told() -> None:
+    derivation = parsed("col0 + INTERVAL '1 day'", 1, pa.bool_())
+    with pytest.raises(SchemaMismatch, match="Cannot compute the partition value"):
+        derivation.apply(pa.array([1], pa.date32()))
