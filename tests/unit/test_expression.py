@@ -487,3 +487,19 @@ def test_sources_are_widened_together_too() -> None:
     """A sum that overflows only when both of its columns are large depends on their width."""
     with pytest.raises(InvalidSpec, match="equal numbers must fall in one partition"):
         checked("abs(murmur3(col0 + col1)) % 4 + 1", [pa.int32(), pa.int32()], pa.int64())
+
+
+# --- long and deep expressions -------------------------------------------------------------------
+
+
+def test_a_long_sum_is_taken() -> None:
+    sql = "abs(murmur3(col0)) % 4" + " + 1" * 60
+    assert values(sql, INT, pa.array([34])) == [abs(mmh3.hash(struct.pack("<q", 34))) % 4 + 60]
+
+
+@pytest.mark.parametrize(
+    "sql", ["col0" + " + 1" * 1500, "col0" + " + 1" * 300, "upper(" * 200 + "col0" + ")" * 200]
+)
+def test_an_expression_too_long_or_too_deep_is_refused(sql: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"levels of operators|follow each other"):
+        parsed(sql, 1, INT)

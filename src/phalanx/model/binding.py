@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidPredicate
+from phalanx.errors import InvalidPredicate, shown
 from phalanx.model import engine
 from phalanx.model.literals import NotExpressible, distinct
 from phalanx.model.predicate import (
@@ -22,7 +22,10 @@ from phalanx.model.predicate import (
     Predicate,
     all_of,
     any_of,
+    is_on_column,
+    leaves,
 )
+from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.syntax import (
     Call,
@@ -49,25 +52,51 @@ def bind(where: str, schema: Schema) -> Predicate:
     cannot be compared.
     """
     if not isinstance(where, str):
-        raise InvalidPredicate(f"Cannot use the predicate {where!r}: expected SQL text.")
+        raise InvalidPredicate(f"Cannot use the predicate {shown(where)}: expected SQL text.")
     try:
-        bound = engine.bind(where, schema.arrow)
-        if not (pt.is_boolean(bound.type) or pt.is_null(bound.type)):
-            raise InvalidPredicate(
-                f"Cannot use the predicate {where!r}: it gives {bound.type}, not true or false. "
-                "Compare it with a value."
-            )
-        return _Binder(schema).truth(bound.node)
+        try:
+            bound = engine.bind(where, schema.arrow)
+            if not (pt.is_boolean(bound.type) or pt.is_null(bound.type)):
+                raise engine.BadExpression(
+                    f"it gives {bound.type}, not true or false. Compare it with a value."
+                )
+            return _tried(_Binder(schema).truth(bound.node), schema)
+        except NotExpressible:
+            return _by_parts(engine.parse(where, schema.arrow), schema)
+    except NotExpressible as error:
+        raise InvalidPredicate(
+            f"Cannot use the predicate {shown(where)}: {error} is not supported. "
+            "Write that part in another way."
+        ) from None
     except engine.BadExpression as error:
         end = "" if str(error).endswith((".", "?")) else "."
-        raise InvalidPredicate(f"Cannot use the predicate {where!r}: {error}{end}") from None
+        raise InvalidPredicate(f"Cannot use the predicate {shown(where)}: {error}{end}") from None
+
+
+def _by_parts(node: Node, schema: Schema) -> Predicate:
+    """An expression as written, of which only the parts that cannot be looked into are opaque."""
+    match node:
+        case Call(name="AND"):
+            return all_of(_by_parts(part, schema) for part in _chain(node))
+        case Call(name="OR"):
+            return any_of(_merged(_by_parts(part, schema) for part in _chain(node)))
+        case Call(name="NOT", args=(Call(name="AND" | "OR" as name, args=args),)):
+            other = "OR" if name == "AND" else "AND"
+            return _by_parts(Call(other, tuple(Call("NOT", (arg,)) for arg in args)), schema)
+        case Call(name="NOT", args=(Call(name="NOT", args=(arg,)),)):
+            return _by_parts(arg, schema)
+    try:
+        bound = engine.bind_node(node, schema.arrow)
+        return _tried(_Binder(schema).truth(bound.node), schema)
     except NotExpressible:
-        return _opaque_text(where, schema)
+        return _tried(_opaque(node), schema)
 
 
-def _opaque_text(where: str, schema: Schema) -> Predicate:
-    """A predicate that only DataFusion can read; the user's text goes to DataFusion alone."""
-    return Opaque(f"({where}\n)", frozenset((name,) for name in schema.arrow.names))
+def _tried(predicate: Predicate, schema: Schema) -> Predicate:
+    """The predicate, if DataFusion can run it; comparing a column with a constant it always can."""
+    if odd := [leaf for leaf in leaves(predicate) if not is_on_column(leaf)]:
+        engine.try_out(to_datafusion(all_of(odd)), schema.arrow)
+    return predicate
 
 
 class _Binder:

@@ -15,7 +15,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidSpec, SchemaMismatch
+from phalanx.errors import InvalidSpec, SchemaMismatch, shown
 from phalanx.model import engine
 from phalanx.model.literals import NotExpressible, distinct, one_form
 from phalanx.model.predicate import TRUE, In, IsNull, Leaf, among
@@ -175,7 +175,7 @@ def _checked_known(
 
 def _refused(text: str, why: str) -> InvalidSpec:
     end = "" if why.endswith((".", "?")) else "."
-    return InvalidSpec(f"Cannot use the expression {text!r}: {why}{end}")
+    return InvalidSpec(f"Cannot use the expression {shown(text)}: {why}{end}")
 
 
 def _check_functions(text: str, node: Node) -> None:

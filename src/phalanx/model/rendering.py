@@ -26,6 +26,7 @@ from phalanx.model.predicate import (
     Predicate,
     all_of,
     conjuncts,
+    is_on_column,
     leaves,
 )
 from phalanx.model.syntax import Column, Node, to_sql
@@ -76,9 +77,7 @@ def for_lance(predicate: Predicate) -> tuple[Predicate, Predicate]:
 
 
 def _is_for_lance(predicate: Predicate) -> bool:
-    return all(
-        not isinstance(leaf, Opaque) and isinstance(leaf.term, Column) for leaf in leaves(predicate)
-    )
+    return all(is_on_column(leaf) for leaf in leaves(predicate))
 
 
 @dataclass(frozen=True, slots=True)
