@@ -166,6 +166,7 @@ def test_columns_of_any_name(text: str, column: str) -> None:
         ("bucket(-1, id)", "unexpected '-1, id)'"),
         ("bucket(1.5, id)", "unexpected '.5, id)'"),
         ("bucket(id, '16')", "unexpected \"'16')\""),
+        (f"bucket({'9' * 5000}, id)", "the number 99999999999999999999… is too large"),
         ("a; DROP TABLE t", "unexpected '; DROP TABLE t'"),
         ('"a', "unexpected '\"a'"),
         ('""', "unexpected '\"\"'"),
@@ -178,7 +179,7 @@ def test_unreadable_text_is_refused_with_an_example(text: str, why: str) -> None
     with pytest.raises(InvalidSpec) as refused:
         partition_terms(text)
     message = str(refused.value)
-    assert repr(text) in message
+    assert repr(text)[:200] in message
     assert why in message
     assert "bucket(16, id)" in message
 

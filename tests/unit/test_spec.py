@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -15,7 +17,8 @@ from phalanx.model.expression import parsed
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.truncate import Truncate
 from phalanx.planning.pruning import prune
 
 INNER = pa.struct([("day", pa.date32()), ("zip", pa.string())])
@@ -161,3 +164,39 @@ def test_a_value_that_does_not_fit_its_type_is_told() -> None:
     derivation = parsed("col0 + INTERVAL '1 day'", 1, pa.bool_())
     with pytest.raises(SchemaMismatch, match="Cannot compute the partition value"):
         derivation.apply(pa.array([1], pa.date32()))
+
+
+@pytest.mark.parametrize(
+    ("sql", "source", "result"),
+    [
+        ("left(col0, 3)", "i", "int64"),
+        ("left(col0, 3)", "i", "utf8"),
+        ("col0 - (col0 % 3)", "s", "utf8"),
+        ("col0 - (col0 % 3)", "s", "int64"),
+    ],
+)
+def test_a_stored_expression_never_turns_into_another(sql: str, source: str, result: str) -> None:
+    schema = Schema.of(pa.schema([("i", pa.int64()), ("s", pa.string())]))
+    stored = {"field_id": "x", "source_ids": [schema.id_of(source)], "expression": sql}
+    text = json.dumps({"id": 1, "fields": [{**stored, "result_type": {"type": result}}]})
+    spec = PartitionSpec.from_json(text)
+    with pytest.raises(InvalidSpec):
+        spec.check(schema)
+
+
+def test_partition_values_have_the_declared_type() -> None:
+    schema = Schema.of(pa.schema([("i", pa.int64())]))
+    field = PartitionField("x", (schema.id_of("i"),), Truncate(3), pa.string())
+    with pytest.raises(SchemaMismatch, match=r"'x' holds string, but truncate\(3, i\) gives int64"):
+        PartitionSpec(1, (field,)).partition_values(pa.table({"i": [1234]}), schema)
+
+
+@pytest.mark.parametrize("kind", [pa.decimal32(7, 2), pa.decimal64(10, 2), pa.decimal128(12, 2)])
+def test_a_decimal_cut_to_nothing_keeps_its_type(kind: pa.DataType) -> None:
+    schema = Schema.of(pa.schema([("d", kind)]))
+    rows = pa.table({"d": pa.array([Decimal("1.50"), None], kind)})
+    spec = next_spec("truncate(1000000000, d)", schema, {})
+    found = spec.partition_values(rows, schema).column(0)
+    found.validate(full=True)
+    assert {chunk.type for chunk in found.chunks} == {kind}
+    assert found.to_pylist() == [Decimal("0.00"), None]

@@ -15,8 +15,9 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidSpec, SchemaMismatch, shown
+from phalanx.errors import InvalidSchema, InvalidSpec, SchemaMismatch, shown
 from phalanx.model import engine
+from phalanx.model.arrow_json import type_to_json
 from phalanx.model.literals import NotExpressible, distinct, one_form
 from phalanx.model.predicate import TRUE, In, IsNull, Leaf, among
 from phalanx.model.session import volatile_functions
@@ -123,10 +124,16 @@ def checked(text: str, sources: Sequence[pa.DataType], result: pa.DataType) -> T
     """
     if pt.is_nested(result) or pt.is_null(result) or pt.is_dictionary(result):
         raise _refused(text, f"its result type {result} cannot be a partition value")
+    try:
+        type_to_json(result)
+    except InvalidSchema:
+        raise _refused(
+            text, f"its result type {result} has no name in a stored spec. Cast it to another"
+        ) from None
     node = _parse(text, len(sources))
-    if (known := well_known(node, len(sources))) is not None:
+    if (known := well_known(node, len(sources), result)) is not None:
         return _checked_known(text, node, known, sources, result)
-    if len(sources) > 1 and (narrower := well_known(node, 1)) is not None:
+    if len(sources) > 1 and (narrower := well_known(node, 1, result)) is not None:
         raise _refused(text, f"it is {narrower.name} of col0 alone, so it takes one column")
     try:
         inferred = engine.bind_node(node, _placeholders(sources)).type
@@ -146,7 +153,7 @@ def parsed(text: object, sources: int, result: pa.DataType) -> Transform:
     if not isinstance(text, str):
         raise InvalidSpec(f"Cannot use the expression {text!r}: expected SQL text.")
     node = _parse(text, sources)
-    return well_known(node, sources) or Expression(text, result, node)
+    return well_known(node, sources, result) or Expression(text, result, node)
 
 
 def _parse(text: str, sources: int) -> Node:

@@ -144,7 +144,13 @@ class PartitionField:
             pa.nulls(rows.num_rows) if path is None else _column(rows, path, schema.type_of(source))
             for source, path in zip(self.source_ids, paths, strict=True)
         ]
-        return self.derivation.apply(*columns)
+        values = self.derivation.apply(*columns)
+        if values.type != self.result_type:
+            raise SchemaMismatch(
+                f"Partition field {self.field_id!r} holds {self.result_type}, but "
+                f"{self.label(schema)} gives {values.type}. Check the spec against the schema."
+            )
+        return values
 
 
 @dataclass(frozen=True, slots=True)

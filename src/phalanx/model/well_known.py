@@ -9,11 +9,14 @@ from phalanx.model.buckets import Bucket, MultiBucket
 from phalanx.model.calendar_parts import DATE_CHAIN
 from phalanx.model.syntax import Call, Column, Literal, Node
 from phalanx.model.transform import IDENTITY, Transform
-from phalanx.model.truncate import Truncate
+from phalanx.model.truncate import Truncate, is_text
 
 
-def well_known(node: Node, sources: int) -> Transform | None:
-    """The well-known transform that the expression spells out; None for any other expression."""
+def well_known(node: Node, sources: int, result: pa.DataType) -> Transform | None:
+    """The well-known transform that the expression spells out; None for any other expression.
+
+    The result type decides between the two forms of truncate, which keeps the source's type.
+    """
     if sources == 1:
         match node:
             case Column(path=("col0",)):
@@ -21,7 +24,7 @@ def well_known(node: Node, sources: int) -> Transform | None:
             case Call(name="date_part", args=(Literal(value=part), Column(path=("col0",)))):
                 return next((known for known in DATE_CHAIN if known.name == part.as_py()), None)
             case Call(name="left", args=(Column(path=("col0",)), Literal(value=width))):
-                return _truncate(width)
+                return _truncate(width) if is_text(result) else None
             case Call(
                 name="-",
                 args=(
@@ -29,7 +32,7 @@ def well_known(node: Node, sources: int) -> Transform | None:
                     Call(name="%", args=(Column(path=("col0",)), Literal(value=width))),
                 ),
             ):
-                return _truncate(width)
+                return _truncate(width) if _is_number(result) else None
     match node:
         case Call(name="%", args=(Call(name="abs", args=(hashed,)), Literal(value=count))):
             return _well_known_bucket(hashed, count, sources)
@@ -52,3 +55,7 @@ def _truncate(width: pa.Scalar) -> Transform | None:
     if not pt.is_integer(width.type) or width.as_py() < 1:
         return None
     return Truncate(width.as_py())
+
+
+def _is_number(result: pa.DataType) -> bool:
+    return bool(pt.is_integer(result) or pt.is_floating(result) or pt.is_decimal(result))

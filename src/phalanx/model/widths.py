@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -53,14 +54,20 @@ def _other_widths(source: pa.DataType) -> Iterator[pa.DataType]:
         if source in family:
             # Nothing is ever narrowed to a half float, which DataFusion compares oddly.
             yield from (kind for kind in family if kind not in (source, pa.float16()))
-    if pt.is_decimal(source) and source.precision < 38:
-        yield pa.decimal128(38, source.scale)
+    if pt.is_decimal(source):
+        # A decimal column is never narrowed.
+        wider = (pa.decimal64(18, source.scale), pa.decimal128(38, source.scale))
+        for kind in wider:
+            if kind.bit_width >= source.bit_width and kind.precision > source.precision:
+                yield kind
 
 
 def _samples(source: pa.DataType, other: pa.DataType) -> Iterator[Any]:
     """Values that both types hold exactly."""
     extremes = (2 ** (kind.bit_width - sign) - 1 for kind in (source, other) for sign in (0, 1))
-    whole = (*_WHOLE_SAMPLES, *extremes)
+    whole: tuple[Any, ...] = (*_WHOLE_SAMPLES, *extremes)
+    if pt.is_decimal(source):
+        whole = (*whole, *(Decimal(sample).scaleb(-source.scale) for sample in _WHOLE_SAMPLES))
     for sample in _FLOAT_SAMPLES if pt.is_floating(source) else whole:
         try:
             held = pa.scalar(sample, source).as_py()
