@@ -9,7 +9,7 @@ import pyarrow.types as pt
 
 from phalanx.errors import InvalidPredicate, shown
 from phalanx.model import engine
-from phalanx.model.literals import NotExpressible, distinct
+from phalanx.model.literals import NotExpressible, distinct, has_zero
 from phalanx.model.predicate import (
     FALSE,
     TRUE,
@@ -199,7 +199,8 @@ class _Binder:
         if not valid:
             return TRUE if negated else FALSE
         values = pa.array(valid, valid[0].type)
-        if len(values) > 1:
+        # How DataFusion compares a zero depends on how long the list is.
+        if len(values) > 1 and not has_zero(values):
             values = distinct(values)
         term, source = self._source(arg, values.type)
         return uncast_membership(term, source, values, negated)
@@ -249,7 +250,7 @@ def _merged(parts: Iterable[Predicate]) -> Iterator[Predicate]:
     """Equalities on one term as one `In`: `a = 1 OR a = 2` is `a IN (1, 2)`."""
     sets: dict[Node, list[pa.Array]] = {}
     for part in parts:
-        if isinstance(part, In):
+        if isinstance(part, In) and not has_zero(part.values):
             sets.setdefault(part.term, []).append(part.values)
         else:
             yield part

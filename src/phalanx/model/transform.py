@@ -83,6 +83,10 @@ class Transform(ABC):
         """Whether a larger source value never has a smaller partition value."""
         return False
 
+    def has_gaps_in_sql(self, source: pa.DataType) -> bool:
+        """Whether DataFusion finds NULL for some values that have a partition value."""
+        return False
+
     def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
         """What the leaf, a condition on the one source, says about the partition value."""
         match leaf:
