@@ -1,5 +1,7 @@
 """Phalanx: one logical table made of many Lance tables."""
 
+from importlib.metadata import PackageNotFoundError, version
+
 from phalanx.errors import (
     CommitConflict,
     ForeignWrite,
@@ -24,6 +26,12 @@ from phalanx.model.partition_by import (
 )
 from phalanx.model.spec import PartitionField, PartitionSpec
 
+try:
+    __version__ = version("phalanx-lance")
+except PackageNotFoundError:
+    # Run from its sources, which carry no version.
+    __version__ = "0+sources"
+
 __all__ = [
     "CommitConflict",
     "ForeignWrite",
@@ -36,6 +44,7 @@ __all__ = [
     "PhalanxError",
     "SchemaMismatch",
     "UnknownSpec",
+    "__version__",
     "bucket",
     "day",
     "expression",

@@ -113,6 +113,29 @@ def test_what_cannot_be_compared_is_refused(where: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
+        ("i = 'abc'", "(column 'i' is int64)"),
+        ("small IN (1, 'x')", "(column 'small' is int8)"),
+        ("ok AND d = 'someday'", "(column 'd' is date32[day])"),
+        ("ts > 'then'", "(column 'ts' is timestamp[us])"),
+        ("AT.ZIP BETWEEN 'x' AND 'y'", "(column 'at.zip' is int64)"),
+    ],
+)
+def test_a_text_that_does_not_fit_is_told_with_its_column(where: str, says: str) -> None:
+    with pytest.raises(InvalidPredicate) as refused:
+        bind(where, SCHEMA)
+    assert says in str(refused.value)
+
+
+def test_decimals_of_negative_scale_compare_with_their_own_type() -> None:
+    schema = Schema.of(pa.schema([("n", pa.decimal128(5, -2))]))
+    with pytest.raises(InvalidPredicate, match="negative scale compares only with constants"):
+        bind("n = 500", schema)
+    assert isinstance(bind("n = arrow_cast(500, 'Decimal128(5, -2)')", schema), In)
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
         ("", "the end of the text"),
         ("   ", "the end of the text"),
         ("i =", "the end of the text"),

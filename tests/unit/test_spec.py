@@ -86,6 +86,9 @@ def test_a_dictionary_is_as_good_as_its_values() -> None:
         ("year(id)", r"the year of column 'id' \(int64\)"),
         ([bucket("at", 4)], r"column 'at' \(struct"),
         ("at.id", r"AS … in text"),
+        ("at", r"Name a field inside it, as 'at\.inner\.day'\."),
+        ("id AS x, ts AS x", r"field id 'x' for both id and ts\. Give one of them another"),
+        ("id, id", r"'id' twice"),
         ("zip", r"Did you mean 'at\.inner\.zip'\?"),
         ([year(None)], r"expected column names"),  # type: ignore[arg-type]
     ],

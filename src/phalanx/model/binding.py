@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidPredicate, shown
+from phalanx.errors import InvalidPredicate, PhalanxError, shown
 from phalanx.model import engine
 from phalanx.model.literals import NotExpressible, distinct, has_zero
 from phalanx.model.predicate import (
@@ -36,8 +36,10 @@ from phalanx.model.syntax import (
     LikePattern,
     Literal,
     Node,
+    children,
     columns,
     to_sql,
+    walk,
 )
 from phalanx.model.uncast import uncast_comparison, uncast_membership
 
@@ -69,8 +71,26 @@ def bind(where: str, schema: Schema) -> Predicate:
             "Write that part in another way."
         ) from None
     except engine.BadExpression as error:
-        end = "" if str(error).endswith((".", "?")) else "."
-        raise InvalidPredicate(f"Cannot use the predicate {shown(where)}: {error}{end}") from None
+        why = str(error) + _misfit(str(error), where, schema)
+        end = "" if why.endswith((".", "?")) else "."
+        raise InvalidPredicate(f"Cannot use the predicate {shown(where)}: {why}{end}") from None
+
+
+def _misfit(why: str, where: str, schema: Schema) -> str:
+    """The column whose type a text in the message does not fit; empty if there is none."""
+    try:
+        parts = list(walk(engine.parse(where, schema.arrow)))
+    except PhalanxError:
+        return ""
+    for part in parts:
+        inside = children(part)
+        texts = [child.value.as_py() for child in inside if isinstance(child, Literal)]
+        if any(isinstance(text, str) and f"'{text}'" in why for text in texts):
+            for column in inside:
+                if isinstance(column, Column):
+                    kind = schema.type_of(schema.id_of(column.path))
+                    return f" (column {'.'.join(column.path)!r} is {kind})"
+    return ""
 
 
 def _by_parts(node: Node, schema: Schema) -> Predicate:

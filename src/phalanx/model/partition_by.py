@@ -194,6 +194,11 @@ def _call(text: str, name: str, arguments: list[str | int]) -> PartitionTerm:
             return _NUMBERED[kind](column, number)
         case "multi_bucket", [_, *_], [number]:
             return multi_bucket(columns, number)
+        case kind, [], _ if kind in {*_CALENDAR, *_NUMBERED, "multi_bucket"}:
+            raise _unreadable(text, f"{kind} needs a column")
+        case kind, _, [] if kind in {*_NUMBERED, "multi_bucket"}:
+            needed = "width" if kind == "truncate" else "number of buckets"
+            raise _unreadable(text, f"{kind} needs a {needed} beside {', '.join(columns)}")
         case kind, _, _ if kind in {*_CALENDAR, *_NUMBERED, "multi_bucket"}:
             raise _unreadable(text, f"{kind} cannot take {len(arguments)} such arguments")
     known = ", ".join([*_CALENDAR, *_NUMBERED, "multi_bucket"])

@@ -13,6 +13,11 @@ _PLAINER = {
         r"\1 and \2 cannot be compared"
     ),
     r"^RecursionLimitExceeded$": TOO_DEEP,
+    # The only panic known: DataFusion moves a cast off a column whose scale is below zero.
+    r"^attempt to divide by zero$": (
+        "a decimal column of negative scale compares only with constants of its own type, "
+        "as arrow_cast(500, 'Decimal128(5, -2)')"
+    ),
     r"found: EOF": "found: the end of the text",
     r"error computing timezone offset": "the column's zone has no such local time, or has it twice",
     r"Invalid function '(year|month|day|hour)'\.?": r"\1 is written date_part('\1', …) in SQL",
