@@ -1,5 +1,7 @@
 """Phalanx: one logical table made of many Lance tables."""
 
+from importlib.metadata import PackageNotFoundError, version
+
 from phalanx.errors import (
     CommitConflict,
     ForeignWrite,
@@ -28,6 +30,12 @@ from phalanx.namespace import PartitionedNamespace
 from phalanx.table.scan import Scan
 from phalanx.table.table import Table, create, open
 
+try:
+    __version__ = version("phalanx-lance")
+except PackageNotFoundError:
+    # Run from its sources, which carry no version.
+    __version__ = "0+sources"
+
 __all__ = [
     "CommitConflict",
     "ForeignWrite",
@@ -44,6 +52,7 @@ __all__ = [
     "SchemaMismatch",
     "Table",
     "UnknownSpec",
+    "__version__",
     "bucket",
     "create",
     "day",

@@ -53,3 +53,9 @@ class UnknownSpec(PhalanxError):
 
 class ForeignWrite(PhalanxError):
     """Someone wrote to a leaf table past Phalanx."""
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: long ones are cut."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

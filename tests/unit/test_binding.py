@@ -4,7 +4,9 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidPredicate
+from phalanx.model import engine
 from phalanx.model.binding import bind
+from phalanx.model.murmur3 import murmur3
 from phalanx.model.predicate import (
     FALSE,
     TRUE,
@@ -15,7 +17,6 @@ from phalanx.model.predicate import (
     Like,
     NotIn,
     NotNull,
-    Opaque,
     Or,
     columns_of,
 )
@@ -107,6 +108,29 @@ def test_what_cannot_be_compared_is_refused(where: str, says: str) -> None:
         bind(where, SCHEMA)
     assert says in str(refused.value)
     assert repr(where) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("i = 'abc'", "(column 'i' is int64)"),
+        ("small IN (1, 'x')", "(column 'small' is int8)"),
+        ("ok AND d = 'someday'", "(column 'd' is date32[day])"),
+        ("ts > 'then'", "(column 'ts' is timestamp[us])"),
+        ("AT.ZIP BETWEEN 'x' AND 'y'", "(column 'at.zip' is int64)"),
+    ],
+)
+def test_a_text_that_does_not_fit_is_told_with_its_column(where: str, says: str) -> None:
+    with pytest.raises(InvalidPredicate) as refused:
+        bind(where, SCHEMA)
+    assert says in str(refused.value)
+
+
+def test_decimals_of_negative_scale_compare_with_their_own_type() -> None:
+    schema = Schema.of(pa.schema([("n", pa.decimal128(5, -2))]))
+    with pytest.raises(InvalidPredicate, match="negative scale compares only with constants"):
+        bind("n = 500", schema)
+    assert isinstance(bind("n = arrow_cast(500, 'Decimal128(5, -2)')", schema), In)
 
 
 @pytest.mark.parametrize(
@@ -334,11 +358,99 @@ def test_the_values_of_a_map_can_be_asked_for() -> None:
     assert ("words",) in columns_of(bind("words['a'] = 1", SCHEMA))
 
 
-def test_what_only_datafusion_can_read_stays_text_in_parentheses() -> None:
-    predicate = bind("name SIMILAR TO 'a|b' -- comment", SCHEMA)
-    assert isinstance(predicate, Opaque)
-    assert predicate.sql.startswith("(name SIMILAR TO 'a|b'")
-    assert predicate.sql.endswith("\n)"), "a comment must not swallow the parenthesis"
+@pytest.mark.parametrize(
+    ("where", "rendered"),
+    [
+        ("name SIMILAR TO 'a|b' -- comment", """("name" ~ 'a|b')"""),
+        ("NOT name SIMILAR TO 'a|b'", """("name" !~ 'a|b')"""),
+        ("I ^ 2 = 3", '("i" ^ 2) = 3'),
+        ("(murmur3(I) ^ 1) > 0", '(murmur3("i") ^ 1) > 0'),
+    ],
+)
+def test_what_only_datafusion_can_do_is_written_for_it(where: str, rendered: str) -> None:
+    assert bound(where) == rendered
+
+
+ODD = "arrow_cast(TAGS, 'LargeList(Int64)') = arrow_cast([1], 'LargeList(Int64)')"
+
+
+@pytest.mark.parametrize(
+    ("where", "rendered"),
+    [
+        (f"i = 1 AND {ODD}", "i = 1 AND {odd}"),
+        (f"i = 1 AND ({ODD} OR small = 2)", "i = 1 AND ({odd} OR small = 2)"),
+        (f"NOT (i <> 1 OR NOT ({ODD}))", "i = 1 AND {odd}"),
+    ],
+)
+def test_only_the_part_that_cannot_be_written_is_opaque(where: str, rendered: str) -> None:
+    typed = "'LargeList(Int64)'"
+    odd = f'(arrow_cast("tags", {typed}) = arrow_cast(make_array(1), {typed}))'
+    assert bound(where) == rendered.format(odd=odd)
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("name LIKE 'a!%' ESCAPE '!'", "LIKE with ESCAPE '!' is not supported"),
+        ("name->'x' = 'a'", "operator -> is not supported"),
+        ("i // 2 = 1", "operator DIV is not supported"),
+        ("date_part('foo', now()) = 1", "Date part 'foo' not supported"),
+        ("i = 1 AND date_part('foo', ts) = 1", "Date part 'foo' not supported"),
+    ],
+)
+def test_what_datafusion_reads_but_cannot_do_is_refused(where: str, says: str) -> None:
+    with pytest.raises(InvalidPredicate) as refused:
+        bind(where, SCHEMA)
+    assert says in str(refused.value)
+    assert repr(where) in str(refused.value)
+
+
+def test_what_may_fail_only_on_some_rows_is_taken() -> None:
+    assert columns_of(bind("10 / coalesce(i, 0) = 1", SCHEMA)) == {("i",)}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "i" + " + i" * 100 + " = 3",
+        "i" + " - 1 + i" * 50 + " = 3",
+        "murmur3(i) > 0 AND i" + " * i" * 100 + " = 3",
+        "name" + " || name" * 100 + " = 'a'",
+        "upper(" * 100 + "name" + ")" * 100 + " = 'A'",
+        "i" + " + (i" * 100 + ")" * 100 + " = 3",
+        "".join(f"(i = {n} OR (small = {n} AND " for n in range(50)) + "ok" + "))" * 50,
+        "CASE WHEN i = 1 THEN 2" + "".join(f" WHEN i = {n} THEN {n}" for n in range(1200))
+        + " END = 7",
+    ],
+)  # fmt: skip
+def test_long_and_deep_expressions_are_read_back(where: str) -> None:
+    engine.try_out(bound(where), SCHEMA.arrow)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "i" + " + i" * 500 + " = 3",
+        "i" + " + i" * 20_000 + " = 3",
+        "i" + "::int::bigint" * 300 + " = 1",
+        "ok" + " IS TRUE" * 1000,
+        "upper(" * 300 + "name" + ")" * 300 + " = 'A'",
+        "(" * 5000 + "ok" + ")" * 5000,
+        " OR ".join(f"(i = {n} AND ok)" for n in range(20_000)),
+    ],
+)
+def test_what_is_too_long_or_too_deep_is_refused(where: str) -> None:
+    with pytest.raises(InvalidPredicate, match=r"levels of operators|follow each other") as refused:
+        bind(where, SCHEMA)
+    assert len(str(refused.value)) < 500
+
+
+def test_a_chain_keeps_its_meaning() -> None:
+    sums = "i - 1 - 2 + 3 - (4 - 5) - (6 + 7)"
+    assert bound(f"{sums} = 0") == '("i" - 1 - 2 + 3 - -1 - 13) = 0'
+    assert bound("i - (small - i) = 0") == ('("i" - (arrow_cast("small", \'Int64\') - "i")) = 0')
+    assert bound("i / (i * i) = 0") == '("i" / ("i" * "i")) = 0'
+    assert bound("i / i * i = 0") == '("i" / "i" * "i") = 0'
 
 
 @pytest.mark.parametrize(
@@ -365,3 +477,15 @@ def test_alternatives_on_several_columns_stay_apart() -> None:
     predicate = bind("i = 1 OR name = 'x' OR i = 2", SCHEMA)
     assert isinstance(predicate, Or)
     assert sorted(map(to_datafusion, predicate.parts)) == ["i IN (1, 2)", "name = 'x'"]
+
+
+@pytest.mark.parametrize("name", ["__lifted_0__", "__rows_0__", "__rows__", "value"])
+def test_no_name_of_a_column_is_taken_for_our_own(name: str) -> None:
+    schema = Schema.of(pa.schema([(name, pa.int64())]))
+    where = f'murmur3("{name}") > 0 AND "{name}" % 2 = 1'
+    rendered = to_datafusion(bind(where, schema))
+    numbers = pa.array(range(20))
+    found = engine.evaluate(engine.parse(rendered, schema.arrow), {name: numbers}, 20)
+    hashes = murmur3(numbers).to_pylist()
+    expected = [number % 2 == 1 and hashes[number] > 0 for number in range(20)]
+    assert found.to_pylist() == expected

@@ -205,7 +205,7 @@ def test_result_types_are_exact(partition_by: str, kind: pa.DataType) -> None:
         ("at.city", "field_id="),
         ("country, country", "'country' twice"),
         ("country, identity(country) AS land", "'country' and 'land', which mean the same"),
-        ("country, id AS country", "'country' for id: it means country"),
+        ("country, id AS country", "'country' for both country and id"),
         ("year(ts), year(ts)", "'ts_year' twice"),
     ],
     ids=str,

@@ -487,3 +487,74 @@ def test_sources_are_widened_together_too() -> None:
     """A sum that overflows only when both of its columns are large depends on their width."""
     with pytest.raises(InvalidSpec, match="equal numbers must fall in one partition"):
         checked("abs(murmur3(col0 + col1)) % 4 + 1", [pa.int32(), pa.int32()], pa.int64())
+
+
+# --- long and deep expressions -------------------------------------------------------------------
+
+
+def test_a_long_sum_is_taken() -> None:
+    sql = "abs(murmur3(col0)) % 4" + " + 1" * 60
+    assert values(sql, INT, pa.array([34])) == [abs(mmh3.hash(struct.pack("<q", 34))) % 4 + 60]
+
+
+@pytest.mark.parametrize(
+    "sql", ["col0" + " + 1" * 1500, "col0" + " + 1" * 300, "upper(" * 200 + "col0" + ")" * 200]
+)
+def test_an_expression_too_long_or_too_deep_is_refused(sql: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"levels of operators|follow each other"):
+        parsed(sql, 1, INT)
+
+
+# --- what a stored spec can hold -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sql", "source", "result"),
+    [
+        ("upper(col0)", TEXT, pa.string_view()),
+        ("encode(col0, 'hex')", pa.binary(), pa.string_view()),
+        ("INTERVAL '1 day'", INT, pa.month_day_nano_interval()),
+    ],
+)
+def test_a_result_type_that_cannot_be_stored_is_refused(
+    sql: str, source: pa.DataType, result: pa.DataType
+) -> None:
+    with pytest.raises(InvalidSpec, match="has no name in a stored spec"):
+        checked(sql, [source], result)
+
+
+@pytest.mark.parametrize("kind", [pa.decimal32(7, 2), pa.decimal64(12, 2)])
+@pytest.mark.parametrize(
+    ("sql", "result"),
+    [("col0 % 7", INT), ("abs(col0 % 10)", INT), ("ln(abs(col0) + 1)", pa.float64())],
+)
+def test_fractions_show_that_a_decimal_depends_on_its_width(
+    sql: str, result: pa.DataType, kind: pa.DataType
+) -> None:
+    with pytest.raises(InvalidSpec, match="equal numbers must fall in one partition"):
+        checked(sql, [kind], result)
+
+
+@pytest.mark.parametrize(
+    ("sql", "result"), [("col0 * 2", pa.decimal128(38, 2)), ("round(col0)", pa.decimal128(12, 2))]
+)
+def test_a_wide_decimal_is_not_tried_in_a_narrower_one(sql: str, result: pa.DataType) -> None:
+    assert isinstance(checked(sql, [pa.decimal128(12, 2)], result), Expression)
+
+
+@pytest.mark.parametrize(
+    ("sql", "result", "known"),
+    [
+        ("left(col0, 3)", TEXT, Truncate(3)),
+        ("left(col0, 3)", pa.large_string(), Truncate(3)),
+        ("left(col0, 3)", pa.int32(), None),
+        ("col0 - (col0 % 3)", pa.int32(), Truncate(3)),
+        ("col0 - (col0 % 3)", pa.decimal128(9, 2), Truncate(3)),
+        ("col0 - (col0 % 3)", TEXT, None),
+    ],
+)
+def test_a_form_of_truncate_is_told_by_its_result_type(
+    sql: str, result: pa.DataType, known: Transform | None
+) -> None:
+    found = parsed(sql, 1, result)
+    assert found == known if known is not None else isinstance(found, Expression)

@@ -18,6 +18,7 @@ from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.planning.projection import SpecProjection
 from phalanx.planning.pruning import prune
+from properties.oracle import matching
 
 SCHEMA = Schema.of(
     pa.schema(
@@ -203,3 +204,54 @@ def test_an_expression_that_fails_once_its_column_is_promoted_is_refused() -> No
     schema = Schema.of(pa.schema([("a", pa.int8())]))
     with pytest.raises(InvalidSpec, match="equal numbers must fall in one partition"):
         next_spec([expression("col0 + col0", ["a"], pa.int8(), field_id="x")], schema, {})
+
+
+ZEROS = Schema.of(pa.schema([("i", pa.int32()), ("f", pa.float32()), ("g", pa.float64())]))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "i NOT IN (-0.0, 10.0)",
+        "i IN (-0.0, 10.0)",
+        "f NOT IN (-0.0, 10.0)",
+        "f NOT IN (0.0, 10.0)",
+        "f IN (-0.0, 10.0)",
+        "g NOT IN (-0.0, 1, 2, 3, 10.0)",
+        "g NOT IN (0.0, 0.0, 1, 2)",
+        "g = -0.0 OR i = 7 OR g = 1 OR f = 8 OR g = 2 OR i = 9 OR g = 3 OR g = 10",
+    ],
+)
+@pytest.mark.parametrize("partition_by", ["i, f, g", "bucket(4, i), bucket(4, f), bucket(4, g)"])
+def test_zeros_in_lists_match_as_datafusion_has_it(where: str, partition_by: str) -> None:
+    """No partition with a matching row is dropped, and the residual finds the very same rows."""
+    numbers = [0.0, -0.0, 1.0, 10.0, None]
+    rows = pa.table([pa.array(numbers, kind.type) for kind in ZEROS.arrow], names=ZEROS.arrow.names)
+    spec = next_spec(partition_by, ZEROS, {})
+    found = prune(bind(where, ZEROS), {1: spec}, ZEROS).specs[0]
+    values = spec.partition_values(rows, ZEROS)
+    named = values.rename_columns([field.column for field in spec.fields])
+    expected = matching(rows, where).to_pylist()
+    kept = matching(named, to_datafusion(found.filter)).to_pylist()
+    assert all(keep for keep, match in zip(kept, expected, strict=True) if match)
+    assert matching(rows, to_datafusion(found.residual)).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "filters"),
+    [
+        (pa.timestamp("s"), "true"),
+        (pa.date32(), "true"),
+        (pa.timestamp("ns"), "partition_field_t_month IS NULL"),
+    ],
+)
+def test_moments_too_far_for_sql_are_not_lost(kind: pa.DataType, filters: str) -> None:
+    """Past the year 262,000 DataFusion finds no month, but there is one."""
+    schema = Schema.of(pa.schema([("t", kind)]))
+    spec = next_spec("month(t)", schema, {})
+    found = prune(bind("date_part('month', t) IS NULL", schema), {1: spec}, schema).specs[0]
+    assert to_datafusion(found.filter) == filters
+    if kind == pa.timestamp("s"):
+        rows = pa.table({"t": pa.array([9_223_372_036_854, 0], kind)})
+        assert spec.partition_values(rows, schema).to_pylist() == [{"t_month": 1}, {"t_month": 1}]
+        assert matching(rows, to_datafusion(found.residual)).to_pylist() == [True, False]

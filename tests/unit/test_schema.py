@@ -334,6 +334,17 @@ def test_rename_refuses_a_name_in_use_or_impossible() -> None:
         EVENTS.rename("at.City", "at.town")
     with pytest.raises(InvalidSchema, match="is named ''"):
         EVENTS.rename("id", "")
+    with pytest.raises(SchemaMismatch, match="'id' to None: expected a name as text"):
+        EVENTS.rename("id", None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidSchema, match="No column None: expected a name as text"):
+        EVENTS.rename(None, "x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.struct([("a", pa.int8())])])
+def test_ids_come_to_an_end(kind: pa.DataType) -> None:
+    full = Schema(EVENTS.arrow, 2**31 - 1)
+    with pytest.raises(InvalidSchema, match=r"column 'new' an id: Lance's ids end at 2147483647"):
+        full.add(pa.field("new", kind))
 
 
 PROMOTIONS = [

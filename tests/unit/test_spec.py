@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -11,9 +13,12 @@ from phalanx import bucket, expression, multi_bucket, year
 from phalanx.errors import InvalidPredicate, InvalidSchema, InvalidSpec, SchemaMismatch
 from phalanx.model.binding import bind
 from phalanx.model.evolution import next_spec
+from phalanx.model.expression import parsed
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.truncate import Truncate
 from phalanx.planning.pruning import prune
 
 INNER = pa.struct([("day", pa.date32()), ("zip", pa.string())])
@@ -81,6 +86,9 @@ def test_a_dictionary_is_as_good_as_its_values() -> None:
         ("year(id)", r"the year of column 'id' \(int64\)"),
         ([bucket("at", 4)], r"column 'at' \(struct"),
         ("at.id", r"AS … in text"),
+        ("at", r"Name a field inside it, as 'at\.inner\.day'\."),
+        ("id AS x, ts AS x", r"field id 'x' for both id and ts\. Give one of them another"),
+        ("id, id", r"'id' twice"),
         ("zip", r"Did you mean 'at\.inner\.zip'\?"),
         ([year(None)], r"expected column names"),  # type: ignore[arg-type]
     ],
@@ -109,3 +117,89 @@ def test_simple_misuse_is_told_plainly(
 ) -> None:
     with pytest.raises(error, match=r"expected|Expected|date_part"):
         mistake()
+
+
+MOMENT = pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("sql", "source", "result", "value"),
+    [
+        ("date_trunc('day', col0)", MOMENT, MOMENT, None),
+        ("date_trunc('hour', col0)", pa.timestamp("ns", "UTC"), pa.timestamp("ns", "UTC"), None),
+        ("date_part('year', col0) * 100", MOMENT, pa.int32(), None),
+        ("date_part('dow', col0)", pa.date32(), pa.int32(), None),
+        ("extract(epoch from col0)", MOMENT, pa.float64(), None),
+        ("col0 + INTERVAL '1 day'", pa.date32(), pa.date32(), None),
+        ("date_part('hour', col0) + 1", pa.time64("us"), pa.int32(), None),
+        ("array_length(col0)", pa.list_(pa.int64()), pa.int64(), None),
+        ("upper(col0['zip'])", pa.struct([("zip", pa.string())]), pa.string(), None),
+        ("coalesce(col0, 1) / 2", pa.float64(), pa.float64(), 0.5),
+        ("coalesce(col0, 1) / 2", pa.int64(), pa.int64(), 0),
+        ("coalesce(upper(col0), 'none')", pa.string(), pa.string(), "none"),
+    ],
+)
+def test_a_dropped_source_counts_as_null(
+    sql: str, source: pa.DataType, result: pa.DataType, value: object
+) -> None:
+    """With the value that a NULL of its type has, though the schema no longer knows the type."""
+    schema = Schema.of(pa.schema([("kept", pa.int64()), ("gone", source)]))
+    made = next_spec([expression(sql, ["gone"], result, field_id="x")], schema, {})
+    rows = pa.table({"kept": [1, 2]})
+    nulls = rows.append_column("gone", pa.nulls(2, source))
+    assert made.partition_values(nulls, schema).column("x").to_pylist() == [value, value]
+    for spec in (made, PartitionSpec.from_json(made.to_json())):
+        found = spec.partition_values(rows, schema.drop("gone")).column("x")
+        assert (found.type, found.to_pylist()) == (result, [value, value])
+
+
+def test_of_two_sources_both_may_be_dropped() -> None:
+    schema = Schema.of(pa.schema([("kept", pa.int64()), ("ts", MOMENT), ("s", pa.string())]))
+    sql = "concat(date_part('year', col0) * 100, upper(col1))"
+    spec = next_spec([expression(sql, ["ts", "s"], pa.string(), field_id="x")], schema, {})
+    rows = pa.table({"kept": [1], "s": ["a"]})
+    without = schema.drop("ts")
+    assert spec.partition_values(rows, without).to_pylist() == [{"x": "A"}]
+    assert spec.partition_values(rows, without.drop("s")).to_pylist() == [{"x": ""}]
+
+
+def test_a_value_that_does_not_fit_its_type_is_told() -> None:
+    derivation = parsed("col0 + INTERVAL '1 day'", 1, pa.bool_())
+    with pytest.raises(SchemaMismatch, match="Cannot compute the partition value"):
+        derivation.apply(pa.array([1], pa.date32()))
+
+
+@pytest.mark.parametrize(
+    ("sql", "source", "result"),
+    [
+        ("left(col0, 3)", "i", "int64"),
+        ("left(col0, 3)", "i", "utf8"),
+        ("col0 - (col0 % 3)", "s", "utf8"),
+        ("col0 - (col0 % 3)", "s", "int64"),
+    ],
+)
+def test_a_stored_expression_never_turns_into_another(sql: str, source: str, result: str) -> None:
+    schema = Schema.of(pa.schema([("i", pa.int64()), ("s", pa.string())]))
+    stored = {"field_id": "x", "source_ids": [schema.id_of(source)], "expression": sql}
+    text = json.dumps({"id": 1, "fields": [{**stored, "result_type": {"type": result}}]})
+    spec = PartitionSpec.from_json(text)
+    with pytest.raises(InvalidSpec):
+        spec.check(schema)
+
+
+def test_partition_values_have_the_declared_type() -> None:
+    schema = Schema.of(pa.schema([("i", pa.int64())]))
+    field = PartitionField("x", (schema.id_of("i"),), Truncate(3), pa.string())
+    with pytest.raises(SchemaMismatch, match=r"'x' holds string, but truncate\(3, i\) gives int64"):
+        PartitionSpec(1, (field,)).partition_values(pa.table({"i": [1234]}), schema)
+
+
+@pytest.mark.parametrize("kind", [pa.decimal32(7, 2), pa.decimal64(10, 2), pa.decimal128(12, 2)])
+def test_a_decimal_cut_to_nothing_keeps_its_type(kind: pa.DataType) -> None:
+    schema = Schema.of(pa.schema([("d", kind)]))
+    rows = pa.table({"d": pa.array([Decimal("1.50"), None], kind)})
+    spec = next_spec("truncate(1000000000, d)", schema, {})
+    found = spec.partition_values(rows, schema).column(0)
+    found.validate(full=True)
+    assert {chunk.type for chunk in found.chunks} == {kind}
+    assert found.to_pylist() == [Decimal("0.00"), None]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidPredicate
+from phalanx.errors import InvalidPredicate, PhalanxError, shown
 from phalanx.model import engine
-from phalanx.model.literals import NotExpressible, distinct
+from phalanx.model.literals import NotExpressible, distinct, has_zero
 from phalanx.model.predicate import (
     FALSE,
     TRUE,
@@ -22,7 +22,10 @@ from phalanx.model.predicate import (
     Predicate,
     all_of,
     any_of,
+    is_on_column,
+    leaves,
 )
+from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.syntax import (
     Call,
@@ -33,11 +36,15 @@ from phalanx.model.syntax import (
     LikePattern,
     Literal,
     Node,
+    children,
     columns,
     to_sql,
+    walk,
 )
 from phalanx.model.uncast import uncast_comparison, uncast_membership
 
+# DataFusion reads a list this short as equalities, which do not tell the zeros apart.
+_SHORT_LIST = 3
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 
@@ -49,25 +56,69 @@ def bind(where: str, schema: Schema) -> Predicate:
     cannot be compared.
     """
     if not isinstance(where, str):
-        raise InvalidPredicate(f"Cannot use the predicate {where!r}: expected SQL text.")
+        raise InvalidPredicate(f"Cannot use the predicate {shown(where)}: expected SQL text.")
     try:
-        bound = engine.bind(where, schema.arrow)
-        if not (pt.is_boolean(bound.type) or pt.is_null(bound.type)):
-            raise InvalidPredicate(
-                f"Cannot use the predicate {where!r}: it gives {bound.type}, not true or false. "
-                "Compare it with a value."
-            )
-        return _Binder(schema).truth(bound.node)
+        try:
+            bound = engine.bind(where, schema.arrow)
+            if not (pt.is_boolean(bound.type) or pt.is_null(bound.type)):
+                raise engine.BadExpression(
+                    f"it gives {bound.type}, not true or false. Compare it with a value."
+                )
+            return _tried(_Binder(schema).truth(bound.node), schema)
+        except NotExpressible:
+            return _by_parts(engine.parse(where, schema.arrow), schema)
+    except NotExpressible as error:
+        raise InvalidPredicate(
+            f"Cannot use the predicate {shown(where)}: {error} is not supported. "
+            "Write that part in another way."
+        ) from None
     except engine.BadExpression as error:
-        end = "" if str(error).endswith((".", "?")) else "."
-        raise InvalidPredicate(f"Cannot use the predicate {where!r}: {error}{end}") from None
+        why = str(error) + _misfit(str(error), where, schema)
+        end = "" if why.endswith((".", "?")) else "."
+        raise InvalidPredicate(f"Cannot use the predicate {shown(where)}: {why}{end}") from None
+
+
+def _misfit(why: str, where: str, schema: Schema) -> str:
+    """The column whose type a text in the message does not fit; empty if there is none."""
+    try:
+        parts = list(walk(engine.parse(where, schema.arrow)))
+    except PhalanxError:
+        return ""
+    for part in parts:
+        inside = children(part)
+        texts = [child.value.as_py() for child in inside if isinstance(child, Literal)]
+        if any(isinstance(text, str) and f"'{text}'" in why for text in texts):
+            for column in inside:
+                if isinstance(column, Column):
+                    kind = schema.type_of(schema.id_of(column.path))
+                    return f" (column {'.'.join(column.path)!r} is {kind})"
+    return ""
+
+
+def _by_parts(node: Node, schema: Schema) -> Predicate:
+    """An expression as written, of which only the parts that cannot be looked into are opaque."""
+    match node:
+        case Call(name="AND"):
+            return all_of(_by_parts(part, schema) for part in _chain(node))
+        case Call(name="OR"):
+            return any_of(_merged(_by_parts(part, schema) for part in _chain(node)))
+        case Call(name="NOT", args=(Call(name="AND" | "OR" as name, args=args),)):
+            other = "OR" if name == "AND" else "AND"
+            return _by_parts(Call(other, tuple(Call("NOT", (arg,)) for arg in args)), schema)
+        case Call(name="NOT", args=(Call(name="NOT", args=(arg,)),)):
+            return _by_parts(arg, schema)
+    try:
+        bound = engine.bind_node(node, schema.arrow)
+        return _tried(_Binder(schema).truth(bound.node), schema)
     except NotExpressible:
-        return _opaque_text(where, schema)
+        return _tried(_opaque(node), schema)
 
 
-def _opaque_text(where: str, schema: Schema) -> Predicate:
-    """A predicate that only DataFusion can read; the user's text goes to DataFusion alone."""
-    return Opaque(f"({where}\n)", frozenset((name,) for name in schema.arrow.names))
+def _tried(predicate: Predicate, schema: Schema) -> Predicate:
+    """The predicate, if DataFusion can run it; comparing a column with a constant it always can."""
+    if odd := [leaf for leaf in leaves(predicate) if not is_on_column(leaf)]:
+        engine.try_out(to_datafusion(all_of(odd)), schema.arrow)
+    return predicate
 
 
 class _Binder:
@@ -170,7 +221,8 @@ class _Binder:
         if not valid:
             return TRUE if negated else FALSE
         values = pa.array(valid, valid[0].type)
-        if len(values) > 1:
+        # How DataFusion compares a zero depends on how long the list is.
+        if len(values) > 1 and not has_zero(values):
             values = distinct(values)
         term, source = self._source(arg, values.type)
         return uncast_membership(term, source, values, negated)
@@ -227,4 +279,8 @@ def _merged(parts: Iterable[Predicate]) -> Iterator[Predicate]:
     for term, arrays in sets.items():
         for data_type in dict.fromkeys(array.type for array in arrays):
             same = [array for array in arrays if array.type == data_type]
-            yield In(term, distinct(pa.concat_arrays(same)) if len(same) > 1 else same[0])
+            if sum(map(len, same)) > _SHORT_LIST:
+                yield from (In(term, array) for array in same if has_zero(array))
+                same = [array for array in same if not has_zero(array)]
+            if same:
+                yield In(term, distinct(pa.concat_arrays(same)) if len(same) > 1 else same[0])

@@ -22,7 +22,11 @@ _Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class CalendarPart(Transform):
-    """A calendar part in UTC, as `date_part` counts it: never an offset from 1970."""
+    """A calendar part in UTC, as `date_part` counts it: never an offset from 1970.
+
+    Past the years ±262,000 DataFusion's `date_part` is NULL. Partition values are right there
+    too, so `date_part(…) IS NULL` prunes nothing, and other conditions on it may find such rows.
+    """
 
     def result_type(self, *sources: pa.DataType) -> pa.DataType:
         (source,) = sources
@@ -38,6 +42,10 @@ class CalendarPart(Transform):
     def takes(self, source: pa.DataType) -> bool:
         """Whether the source has this part."""
         return bool(pt.is_date(source) or pt.is_timestamp(source))
+
+    def has_gaps_in_sql(self, source: pa.DataType) -> bool:
+        # Nanoseconds end in the year 2262.
+        return not pt.is_time(source) and getattr(source, "unit", "") != "ns"
 
     def apply(self, *columns: pa.Array) -> pa.Array:
         (column,) = columns

@@ -53,6 +53,10 @@ _TESTS = {
 }
 
 
+# Operators that DataFusion shows by another name than it reads.
+_SPELLED = {"BIT_XOR": "^"}
+
+
 def to_node(expression: Any) -> Node:
     """The expression as a `Node`; raises `NotPerRow` or `NotExpressible`."""
     kind = expression.variant_name()
@@ -70,7 +74,7 @@ def to_node(expression: Any) -> Node:
 def _binary(expression: Any) -> Node:
     """An operator; a chain of AND or OR, which may be very long, becomes a balanced tree."""
     variant = expression.to_variant()
-    operator, right = variant.op(), variant.right()
+    operator, right = _SPELLED.get(variant.op(), variant.op()), variant.right()
     if operator not in INFIX_OPERATORS:
         raise NotExpressible(f"operator {operator}")
     if operator not in ("AND", "OR"):
@@ -179,6 +183,15 @@ def _like(expression: Any) -> Node:
     return LikePattern(to_node(variant.expr()), pattern, variant.negated(), sensitive)
 
 
+def _similar(expression: Any) -> Node:
+    """SIMILAR TO, which DataFusion takes for a match of a regular expression."""
+    variant = expression.to_variant()
+    if variant.escape_char() is not None:
+        raise NotExpressible(f"SIMILAR TO with ESCAPE '{variant.escape_char()}'")
+    operator = "!~" if variant.negated() else "~"
+    return Call(operator, (to_node(variant.expr()), to_node(variant.pattern())))
+
+
 def _between(expression: Any) -> Node:
     variant = expression.to_variant()
     arg, low, high = (to_node(part()) for part in (variant.expr, variant.low, variant.high))
@@ -208,6 +221,7 @@ _CONVERTERS: dict[str, Callable[[Any], Node]] = {
     "TryCast": _try_cast,
     "InList": _in_list,
     "Like": _like,
+    "RLike": _similar,
     "Between": _between,
     "Case": _case,
 }

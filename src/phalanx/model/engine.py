@@ -9,8 +9,9 @@ computed on Arrow arrays and put back as columns, so that each has one vectorise
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSchema, InvalidSpec, PhalanxError
+from phalanx.model.chains import MOST_JUNCTIONS, MOST_OPERATORS, has_endless_chain
 from phalanx.model.conversion import NotPerRow, to_node
 from phalanx.model.murmur3 import murmur3, murmur3_multi
 from phalanx.model.names import resolve_path
+from phalanx.model.sentences import MOST_LEVELS, TOO_DEEP, sentence
 from phalanx.model.session import LIFTED_FUNCTIONS, relation, typed_as
-from phalanx.model.syntax import Call, Cast, Column, Literal, Node, to_sql, transform
+from phalanx.model.syntax import Call, Cast, Column, Literal, Node, depth, to_sql, transform
 
 _MENTIONS_LIFTED = re.compile("|".join(sorted(LIFTED_FUNCTIONS)), re.IGNORECASE)
 # DataFusion's work on a chain of AND or OR is quadratic, on a balanced tree it is linear.
@@ -34,15 +37,6 @@ _LONG_CHAIN = 64
 _LIFTED_TYPE = pa.int64()
 _NAME = r'(?:"(?:[^"]|"")*"|[^\s".]+)'
 _UNKNOWN_COLUMN = re.compile(rf"No field named ({_NAME}(?:\.{_NAME})*)\.")
-_NO_SUCH_FUNCTION = re.compile(r"No function matches the given name and argument types ('.*?')")
-_PLAINER = {
-    r"Cannot infer common argument type for comparison operation (.+) [!<>=]+ (.+)": (
-        r"\1 and \2 cannot be compared"
-    ),
-    r"found: EOF": "found: the end of the text",
-    r"error computing timezone offset": "the column's zone has no such local time, or has it twice",
-    r"Invalid function '(year|month|day|hour)'\.?": r"\1 is written date_part('\1', …) in SQL",
-}
 # A panic inside DataFusion is no Exception, but no reason to end the program either.
 _STOPPED = (KeyboardInterrupt, SystemExit, GeneratorExit)
 _VALUE = "value"
@@ -92,7 +86,7 @@ def bind_node(node: Node, schema: pa.Schema) -> Bound:
         if not isinstance(part, Call) or part.name not in LIFTED_FUNCTIONS:
             return part
         _check_lifted(part, _with_lifted(schema, lifted))
-        name = f"__lifted_{len(lifted)}__"
+        name = _unused("lifted", {*schema.names, *lifted})
         lifted[name] = part
         return Column((name,))
 
@@ -107,6 +101,11 @@ def bind_node(node: Node, schema: pa.Schema) -> Bound:
     return Bound(transform(bound.node, lower), bound.type)
 
 
+def try_out(sql: str, schema: pa.Schema) -> None:
+    """Run SQL that Phalanx wrote on no rows: what DataFusion reads is not always what it can do."""
+    evaluate(parse(sql, schema), _no_rows(schema), 0)
+
+
 def evaluate(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
     """The expression's value for each of the rows."""
     available = dict(columns)
@@ -114,7 +113,7 @@ def evaluate(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Array
     def compute(part: Node) -> Node:
         if not isinstance(part, Call) or part.name not in LIFTED_FUNCTIONS:
             return part
-        name = f"__lifted_{len(available)}__"
+        name = _unused("lifted", available)
         available[name] = _evaluate_lifted(part, available, rows)
         return Column((name,))
 
@@ -128,7 +127,7 @@ def evaluate_sql(sql: str, columns: Mapping[str, pa.Array], rows: int) -> pa.Arr
     """The value of SQL that Phalanx wrote, and that calls no lifted function, for each row."""
     # A batch without columns could not tell how many rows it has.
     arrays = [*map(_with_null_children, columns.values()), pa.nulls(rows)]
-    names = [*columns, "__rows__"]
+    names = [*columns, _unused("rows", columns)]
     frame = relation(pa.RecordBatch.from_arrays(arrays, names=names))
     try:
         selected = frame.select(frame.parse_sql_expr(sql).alias(_VALUE))
@@ -137,7 +136,7 @@ def evaluate_sql(sql: str, columns: Mapping[str, pa.Array], rows: int) -> pa.Arr
     except _STOPPED:
         raise
     except BaseException as error:
-        raise BadExpression(_sentence(error)) from None
+        raise BadExpression(sentence(error)) from None
     chunks = [batch.column(0) for batch in batches]
     return pa.concat_arrays(chunks) if chunks else pa.array([], data_type)
 
@@ -154,8 +153,23 @@ def _with_null_children(array: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
 
 
+def _no_rows(schema: pa.Schema) -> dict[str, pa.Array]:
+    return {field.name: pa.array([], field.type) for field in schema}
+
+
+def _unused(stem: str, names: Container[str]) -> str:
+    """A name like the stem that no column has."""
+    numbered = (f"__{stem}_{number}__" for number in itertools.count())
+    return next(name for name in numbered if name not in names)
+
+
 def _parse(text: str, schema: pa.Schema) -> tuple[Any, dict[str, str]]:
     """DataFusion's parse, and the column meant by each name that matches only without case."""
+    if has_endless_chain(text):
+        raise BadExpression(
+            f"more than {MOST_JUNCTIONS} times AND or OR, or {MOST_OPERATORS} other operators, "
+            "follow each other. Write many values as IN (…), or split it."
+        )
     aliases: dict[str, str] = {}
     while True:
         known = [pa.field(name, schema.field(exact).type) for name, exact in aliases.items()]
@@ -166,7 +180,7 @@ def _parse(text: str, schema: pa.Schema) -> tuple[Any, dict[str, str]]:
         except BaseException as error:
             path = _unknown_column(str(error))
             if path is None or path[0] in aliases:
-                raise BadExpression(_sentence(error)) from None
+                raise BadExpression(sentence(error)) from None
         aliases[path[0]] = _exact_path(path[:1], schema)[0]
 
 
@@ -188,12 +202,17 @@ def _exact_path(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
 
 def _node(expression: Any) -> Node:
     try:
-        return to_node(expression)
+        node = to_node(expression)
     except NotPerRow as error:
         raise BadExpression(
-            _sentence(error) + " is not a value of one row. "
+            sentence(error) + " is not a value of one row. "
             "Use columns, constants and scalar functions only."
         ) from None
+    except RecursionError:
+        raise BadExpression(TOO_DEEP) from None
+    if depth(node) > MOST_LEVELS:
+        raise BadExpression(TOO_DEEP)
+    return node
 
 
 def _resolved(node: Node, schema: pa.Schema, aliases: Mapping[str, str]) -> Node:
@@ -214,16 +233,16 @@ def _resolved(node: Node, schema: pa.Schema, aliases: Mapping[str, str]) -> Node
 
 def _struct_depth(path: tuple[str, ...], schema: pa.Schema) -> int:
     """How many names of the path are columns and struct fields, before a map or list comes."""
-    for depth in range(1, len(path)):
+    for reach in range(1, len(path)):
         try:
-            above = resolve_path(path[:depth], schema)
+            above = resolve_path(path[:reach], schema)
         except InvalidSchema:
             break
         data_type = schema.field(above[0]).type
         for name in above[1:]:
             data_type = data_type.field(name).type
         if pt.is_map(data_type) or pt.is_list(data_type) or pt.is_null(data_type):
-            return depth
+            return reach
     return len(path)
 
 
@@ -237,7 +256,7 @@ def _simplified(expression: Any, schema: pa.Schema) -> Bound:
     except _STOPPED:
         raise
     except BaseException as error:
-        raise BadExpression(_sentence(error)) from None
+        raise BadExpression(sentence(error)) from None
     if type(below.to_variant()).__name__ != "TableScan":
         # DataFusion has moved a window or a subquery out of the expression: ask for its name.
         _node(expression)
@@ -256,9 +275,8 @@ def _check_lifted(call: Call, schema: pa.Schema) -> None:
         raise BadExpression(f"{call.name} takes one argument, not {len(call.args)}.")
     if not call.args:
         raise BadExpression(f"{call.name} takes at least one argument.")
-    empty = {field.name: pa.array([], field.type) for field in schema}
     try:
-        _evaluate_lifted(call, empty, 0)
+        _evaluate_lifted(call, _no_rows(schema), 0)
     except InvalidSpec as error:
         raise BadExpression(str(error)) from None
 
@@ -293,18 +311,3 @@ def _leading_int64(hexed: pa.Array) -> pa.Array:
         leading = np.ascontiguousarray(nibbles[:, ::2] << 4 | nibbles[:, 1::2])
         numbers[present] = leading.view(">i8").ravel()
     return pa.array(numbers, mask=~present)
-
-
-def _sentence(error: BaseException) -> str:
-    """The innermost reason DataFusion gives, without its chain of causes and its hints."""
-    message = str(error).strip().split("\ncaused by\n")[-1].strip()
-    if (misfit := _NO_SUCH_FUNCTION.search(message)) is not None:
-        return f"No function matches {misfit[1]}"
-    first, *rest = message.splitlines()
-    message = " ".join([first, *rest]) if first.endswith(":") else first
-    message = re.sub(r"__row_\d+__\.|, metadata: \{[^}]*\}", "", message)
-    message = re.sub(r"^(?:(?:DataFusion|[A-Z]\w*) error: |Error during planning: )+", "", message)
-    message = re.sub(r'^(?:Parser|Tokenizer)Error\("(.*)"\)$', r"\1", message)
-    for pattern, plain in _PLAINER.items():
-        message = re.sub(pattern, plain, message)
-    return message

@@ -17,7 +17,7 @@ from phalanx.model.partition_by import (
 )
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec, check_source_count
-from phalanx.model.transform import IDENTITY, Transform
+from phalanx.model.transform import COLUMN, IDENTITY, Transform
 
 
 def next_spec(
@@ -38,6 +38,14 @@ def next_spec(
         field = _field(term, schema, by_id)
         if (same := by_meaning.get(field.meaning)) is not None:
             field = _reused(field, term, same)
+        elif any(
+            other.field_id == field.field_id and other.meaning != field.meaning for other in fields
+        ):
+            raise InvalidSpec(
+                f"Cannot use the field id {field.field_id!r} for both "
+                f"{by_id[field.field_id].label(schema)} and {field.label(schema)}. "
+                "Give one of them another."
+            )
         elif by_id.get(field.field_id, field).meaning != field.meaning:
             raise InvalidSpec(
                 f"Cannot use the field id {field.field_id!r} for {field.label(schema)}: it means "
@@ -104,6 +112,7 @@ def _derived(
         message = str(error)
         for name, kind in zip(names, types, strict=True):
             message = message.replace(f"a column of type {kind}:", f"column {name!r} ({kind}):")
+            message = message.replace(COLUMN, name)
         raise InvalidSpec(message) from None
 
 

@@ -6,31 +6,33 @@ exists can be trusted. An expression that *is* a well-known transform is stored 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import lru_cache
+from itertools import islice, product
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidSpec, SchemaMismatch
+from phalanx.errors import InvalidSchema, InvalidSpec, SchemaMismatch, shown
 from phalanx.model import engine
-from phalanx.model.buckets import Bucket, MultiBucket
-from phalanx.model.calendar_parts import DATE_CHAIN
+from phalanx.model.arrow_json import type_to_json
 from phalanx.model.literals import NotExpressible, distinct, one_form
 from phalanx.model.predicate import TRUE, In, IsNull, Leaf, among
 from phalanx.model.session import volatile_functions
-from phalanx.model.syntax import Call, Column, Literal, Node, walk
-from phalanx.model.transform import IDENTITY, Projection, Transform
-from phalanx.model.truncate import Truncate
+from phalanx.model.syntax import Call, Column, Node, walk
+from phalanx.model.transform import Projection, Transform
+from phalanx.model.well_known import well_known
+from phalanx.model.widths import width_conflict
 
-_SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
-_FLOATS = (pa.float16(), pa.float32(), pa.float64())
-_WHOLE_SAMPLES = (0, 1, -1, 2, 5, -7, 10, 34, 100, 127, -128, 255, 1000, 32767, -32768, 10**6)
-# The long one is 0.1 in 32 bits, which 64 bits hold too.
-_FLOAT_SAMPLES = (0.0, 0.5, -1.5, 0.10000000149011612, 2.0, 3.25, 1e4, -1e4, math.inf, math.nan)
+# What a source that is gone may have been: some functions refuse a NULL without a type.
+_POSSIBLE_TYPES = (
+    *(pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32(), pa.time64("us")),
+    *(pa.int64(), pa.float64(), pa.decimal128(38, 10), pa.bool_(), pa.string(), pa.binary()),
+    *(pa.duration("us"), pa.list_(pa.string()), pa.list_(pa.int64())),
+)
+_MOST_GUESSES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,31 @@ class Expression(Transform):
         return self.result
 
     def apply(self, *columns: pa.Array) -> pa.Array:
-        available = {f"col{place}": _in_utc(one_form(col)) for place, col in enumerate(columns)}
+        inputs = [_in_utc(one_form(column)) for column in columns]
+        kinds = tuple(column.type for column in inputs)
+        if pa.null() in kinds:
+            kinds = _with_types(self, kinds)
+            inputs = [column.cast(kind) for column, kind in zip(inputs, kinds, strict=True)]
         try:
-            values = engine.evaluate(self.node, available, len(columns[0]))
-            return one_form(values.cast(self.result))
-        except (engine.BadExpression, pa.ArrowInvalid) as error:
+            return self._evaluate(inputs)
+        except (engine.BadExpression, pa.ArrowException) as error:
             raise SchemaMismatch(
                 f"Cannot compute the partition value {self.text!r} as {self.result}: {error}"
             ) from None
+
+    def _evaluate(self, inputs: Sequence[pa.Array]) -> pa.Array:
+        available = {f"col{place}": column for place, column in enumerate(inputs)}
+        values = engine.evaluate(self.node, available, len(inputs[0]))
+        return one_form(values.cast(self.result))
+
+    def computes(self, sources: Sequence[pa.DataType]) -> bool:
+        """Whether it gives its result type for NULLs of these types."""
+        try:
+            inferred = engine.bind_node(self.node, _placeholders(sources)).type
+            self._evaluate([pa.nulls(1, source) for source in sources])
+        except (engine.BadExpression, NotExpressible, pa.ArrowException):
+            return False
+        return pt.is_null(inferred) or _is_consistent(inferred, self.result)
 
     def sql(self, *sources: pa.DataType) -> str:
         return self.text
@@ -75,6 +94,29 @@ class Expression(Transform):
         return Projection(among(target, found), False, reason)
 
 
+@lru_cache(maxsize=256)
+def _with_types(
+    expression: Expression, sources: tuple[pa.DataType, ...]
+) -> tuple[pa.DataType, ...]:
+    """The types with one that the expression takes in place of each NULL.
+
+    A source that is gone counts as NULL (format: Partition Expression), and has no type left.
+    """
+    for guess in islice(_guesses(expression.result, sources.count(pa.null())), _MOST_GUESSES):
+        missing = iter(guess)
+        typed = tuple(next(missing) if pt.is_null(kind) else kind for kind in sources)
+        if expression.computes(typed):
+            return typed
+    return sources
+
+
+def _guesses(result: pa.DataType, count: int) -> Iterator[tuple[pa.DataType, ...]]:
+    """Types for so many sources: first all alike, then every mixture."""
+    possible = (pa.null(), result, *_POSSIBLE_TYPES)
+    yield from ((kind,) * count for kind in possible)
+    yield from product(possible, repeat=count)
+
+
 def checked(text: str, sources: Sequence[pa.DataType], result: pa.DataType) -> Transform:
     """The expression over sources of these types, as a transform if it is a well-known one.
 
@@ -82,21 +124,27 @@ def checked(text: str, sources: Sequence[pa.DataType], result: pa.DataType) -> T
     """
     if pt.is_nested(result) or pt.is_null(result) or pt.is_dictionary(result):
         raise _refused(text, f"its result type {result} cannot be a partition value")
-    node = _parse(text, len(sources))
-    if (known := well_known(node, len(sources))) is not None:
-        return _checked_known(text, node, known, sources, result)
-    if len(sources) > 1 and (narrower := well_known(node, 1)) is not None:
-        raise _refused(text, f"it is {narrower.name} of col0 alone, so it takes one column")
-    schema = pa.schema([(f"col{place}", _utc_type(kind)) for place, kind in enumerate(sources)])
     try:
-        inferred = engine.bind_node(node, schema).type
+        type_to_json(result)
+    except InvalidSchema:
+        raise _refused(
+            text, f"its result type {result} has no name in a stored spec. Cast it to another"
+        ) from None
+    node = _parse(text, len(sources))
+    if (known := well_known(node, len(sources), result)) is not None:
+        return _checked_known(text, node, known, sources, result)
+    if len(sources) > 1 and (narrower := well_known(node, 1, result)) is not None:
+        raise _refused(text, f"it is {narrower.name} of col0 alone, so it takes one column")
+    try:
+        inferred = engine.bind_node(node, _placeholders(sources)).type
     except engine.BadExpression as error:
         raise _refused(text, str(error)) from None
     if not _is_consistent(inferred, result):
         raise _refused(text, f"it gives {inferred}, but its result type is declared {result}")
     expression = Expression(text, result, node)
     _check_null(expression, sources)
-    _check_widths(expression, sources)
+    if (conflict := width_conflict(expression, sources)) is not None:
+        raise _refused(text, conflict)
     return expression
 
 
@@ -105,61 +153,18 @@ def parsed(text: object, sources: int, result: pa.DataType) -> Transform:
     if not isinstance(text, str):
         raise InvalidSpec(f"Cannot use the expression {text!r}: expected SQL text.")
     node = _parse(text, sources)
-    return well_known(node, sources) or Expression(text, result, node)
+    return well_known(node, sources, result) or Expression(text, result, node)
 
 
 def _parse(text: str, sources: int) -> Node:
-    placeholders = pa.schema([(f"col{place}", pa.null()) for place in range(sources)])
     try:
-        node = engine.parse(text, placeholders)
+        node = engine.parse(text, _placeholders([pa.null()] * sources))
     except engine.BadExpression as error:
         raise _refused(text, str(error)) from None
     except NotExpressible as error:
         raise _refused(text, f"{error} cannot be used in a partition expression") from None
     _check_functions(text, node)
     return node
-
-
-def well_known(node: Node, sources: int) -> Transform | None:
-    """The well-known transform that the expression spells out; None for any other expression."""
-    if sources == 1:
-        match node:
-            case Column(path=("col0",)):
-                return IDENTITY
-            case Call(name="date_part", args=(Literal(value=part), Column(path=("col0",)))):
-                return next((known for known in DATE_CHAIN if known.name == part.as_py()), None)
-            case Call(name="left", args=(Column(path=("col0",)), Literal(value=width))):
-                return _truncate(width)
-            case Call(
-                name="-",
-                args=(
-                    Column(path=("col0",)),
-                    Call(name="%", args=(Column(path=("col0",)), Literal(value=width))),
-                ),
-            ):
-                return _truncate(width)
-    match node:
-        case Call(name="%", args=(Call(name="abs", args=(hashed,)), Literal(value=count))):
-            return _well_known_bucket(hashed, count, sources)
-    return None
-
-
-def _well_known_bucket(hashed: Node, count: pa.Scalar, sources: int) -> Transform | None:
-    if not pt.is_integer(count.type) or count.as_py() < 1:
-        return None
-    match hashed:
-        case Call(name="murmur3", args=(Column(path=("col0",)),)) if sources == 1:
-            return Bucket(count.as_py())
-        case Call(name="murmur3_multi", args=args):
-            if args == tuple(Column((f"col{place}",)) for place in range(sources)):
-                return MultiBucket(count.as_py())
-    return None
-
-
-def _truncate(width: pa.Scalar) -> Transform | None:
-    if not pt.is_integer(width.type) or width.as_py() < 1:
-        return None
-    return Truncate(width.as_py())
 
 
 def _checked_known(
@@ -177,7 +182,7 @@ def _checked_known(
 
 def _refused(text: str, why: str) -> InvalidSpec:
     end = "" if why.endswith((".", "?")) else "."
-    return InvalidSpec(f"Cannot use the expression {text!r}: {why}{end}")
+    return InvalidSpec(f"Cannot use the expression {shown(text)}: {why}{end}")
 
 
 def _check_functions(text: str, node: Node) -> None:
@@ -210,75 +215,8 @@ def _check_null(expression: Expression, sources: Sequence[pa.DataType]) -> None:
         raise _refused(expression.text, f"it fails for NULL: {error}") from None
 
 
-def _check_widths(expression: Expression, sources: Sequence[pa.DataType]) -> None:
-    """The format's third requirement, tried on samples in every width that can hold them."""
-    alone = [(place,) for place in range(len(sources))]
-    alike = [tuple(n for n, kind in enumerate(sources) if kind == one) for one in sources]
-    for places in dict.fromkeys([*alone, *alike]):
-        source = sources[places[0]]
-        for other in _other_widths(source):
-            samples = list(_samples(source, other))
-            pairs = zip(
-                _values(expression, sources, places, pa.array(samples, source)),
-                _values(expression, sources, places, pa.array(samples, other)),
-                strict=True,
-            )
-            for sample, (one, two) in zip(samples, pairs, strict=True):
-                # What only the narrower type fails on could never be written in it.
-                lost = two is None and other.bit_width > source.bit_width
-                if one is not None and (lost or (two is not None and str(one) != str(two))):
-                    raise _refused(
-                        expression.text,
-                        f"{sample} as {source} gives {one} but as {other} gives "
-                        f"{'an error' if two is None else two}, "
-                        "and equal numbers must fall in one partition",
-                    )
-
-
-def _other_widths(source: pa.DataType) -> Iterator[pa.DataType]:
-    for family in (_SIGNED, _UNSIGNED, _FLOATS):
-        if source in family:
-            # Nothing is ever narrowed to a half float, which DataFusion compares oddly.
-            yield from (kind for kind in family if kind not in (source, pa.float16()))
-    if pt.is_decimal(source) and source.precision < 38:
-        yield pa.decimal128(38, source.scale)
-
-
-def _samples(source: pa.DataType, other: pa.DataType) -> Iterator[Any]:
-    """Values that both types hold exactly."""
-    extremes = (2 ** (kind.bit_width - sign) - 1 for kind in (source, other) for sign in (0, 1))
-    whole = (*_WHOLE_SAMPLES, *extremes)
-    for sample in _FLOAT_SAMPLES if pt.is_floating(source) else whole:
-        try:
-            held = pa.scalar(sample, source).as_py()
-            if repr(pa.scalar(held, other).as_py()) == repr(held):
-                yield held
-        except (pa.ArrowInvalid, OverflowError):
-            continue
-
-
-def _values(
-    expression: Expression, sources: Sequence[pa.DataType], places: Sequence[int], samples: pa.Array
-) -> list[pa.Scalar | None]:
-    """The partition values of the samples in some sources; None where one cannot be had."""
-    fillers = (_filler(source, len(samples)) for source in sources)
-    columns = [samples if place in places else filler for place, filler in enumerate(fillers)]
-    try:
-        return list(expression.apply(*columns))
-    except SchemaMismatch:
-        if len(samples) == 1:
-            return [None]
-    singles = (samples.slice(index, 1) for index in range(len(samples)))
-    return [value for one in singles for value in _values(expression, sources, places, one)]
-
-
-def _filler(source: pa.DataType, rows: int) -> pa.Array:
-    for plain in (1, "a", b"a", True):
-        try:
-            return pa.array([plain] * rows, source)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-            continue
-    return pa.nulls(rows, source)
+def _placeholders(sources: Sequence[pa.DataType]) -> pa.Schema:
+    return pa.schema([(f"col{place}", _utc_type(kind)) for place, kind in enumerate(sources)])
 
 
 def _utc_type(source: pa.DataType) -> pa.DataType:

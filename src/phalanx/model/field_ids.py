@@ -22,6 +22,7 @@ from phalanx.model.arrow_json import Json, Path
 
 FIELD_ID = "lance:field_id"
 _ID = re.compile("[0-9]{1,10}")
+_LAST_ID = 2**31 - 1
 
 
 class FieldNode(NamedTuple):
@@ -70,7 +71,16 @@ def number(columns: list[Json], last: int, keep: bool) -> None:
         if not node.numbered:
             metadata.pop(FIELD_ID, None)
         elif not keep or FIELD_ID not in metadata:
-            metadata[FIELD_ID] = str(next(fresh))
+            metadata[FIELD_ID] = str(_checked(next(fresh), node))
+
+
+def _checked(fresh: int, node: FieldNode) -> int:
+    if fresh > _LAST_ID:
+        raise InvalidSchema(
+            f"Cannot give column {'.'.join(node.place)!r} an id: Lance's ids end at {_LAST_ID}, "
+            "and those of dropped columns are not given again. Copy the rows to a new table."
+        )
+    return fresh
 
 
 def entries_of_maps(fields: list[Json]) -> Iterator[tuple[Json, str | None]]:
@@ -101,10 +111,9 @@ def given_id(field: Json) -> int | None:
 
 
 def parse_id(text: str, found: str) -> int:
-    # Lance's ids are 32-bit.
-    if not _ID.fullmatch(text) or int(text) >= 2**31:
+    if not _ID.fullmatch(text) or int(text) > _LAST_ID:
         raise InvalidSchema(
-            f"{found} {text!r}: expected an integer from 0 to 2147483647. "
+            f"{found} {text!r}: expected an integer from 0 to {_LAST_ID}. "
             "Correct it, or remove all ids to have them given anew."
         )
     return int(text)

@@ -311,6 +311,17 @@ def encoded(values: pa.Array) -> pa.DictionaryArray:
     return values.dictionary_encode(null_encoding="encode")
 
 
+def has_zero(values: pa.Array, *, negative: bool = False) -> bool:
+    """Whether a zero is among floats, or just the negative one.
+
+    DataFusion takes both zeros for equal, but not in a longer IN, nor in one of a cast column.
+    """
+    if not pt.is_floating(values.type):
+        return False
+    zeros = [number for number in values.to_pylist() if number == 0]
+    return any(math.copysign(1, number) < 0 for number in zeros) if negative else bool(zeros)
+
+
 def one_form(values: pa.Array) -> pa.Array:
     """Floats with one zero and one NaN, dictionaries decoded; other arrays unchanged."""
     if pt.is_dictionary(values.type):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from phalanx.errors import InvalidSpec
+from phalanx.errors import InvalidSpec, shown
 from phalanx.model.buckets import Bucket, MultiBucket
 from phalanx.model.calendar_parts import Day, Hour, Month, Year
 from phalanx.model.transform import IDENTITY, Transform
@@ -169,12 +169,19 @@ def _arguments(text: str, tokens: list[tuple[str, str]]) -> list[str | int]:
         if not tokens or tokens[0][0] == "mark":
             raise _unreadable(text, "expected a column or a number")
         kind, value = tokens.pop(0)
-        arguments.append(int(value) if kind == "number" else _unquoted(value))
+        arguments.append(_number(text, value) if kind == "number" else _unquoted(value))
         mark = tokens.pop(0) if tokens else ("", "")
         if mark == ("mark", ")"):
             return arguments
         if mark != ("mark", ","):
             raise _unreadable(text, "expected a comma or a closing parenthesis")
+
+
+def _number(text: str, digits: str) -> int:
+    # Python refuses to read very long numbers.
+    if len(digits) > 20:
+        raise _unreadable(text, f"the number {digits[:20]}… is too large")
+    return int(digits)
 
 
 def _call(text: str, name: str, arguments: list[str | int]) -> PartitionTerm:
@@ -187,6 +194,11 @@ def _call(text: str, name: str, arguments: list[str | int]) -> PartitionTerm:
             return _NUMBERED[kind](column, number)
         case "multi_bucket", [_, *_], [number]:
             return multi_bucket(columns, number)
+        case kind, [], _ if kind in {*_CALENDAR, *_NUMBERED, "multi_bucket"}:
+            raise _unreadable(text, f"{kind} needs a column")
+        case kind, _, [] if kind in {*_NUMBERED, "multi_bucket"}:
+            needed = "width" if kind == "truncate" else "number of buckets"
+            raise _unreadable(text, f"{kind} needs a {needed} beside {', '.join(columns)}")
         case kind, _, _ if kind in {*_CALENDAR, *_NUMBERED, "multi_bucket"}:
             raise _unreadable(text, f"{kind} cannot take {len(arguments)} such arguments")
     known = ", ".join([*_CALENDAR, *_NUMBERED, "multi_bucket"])
@@ -200,6 +212,6 @@ def _unquoted(name: str) -> str:
 
 def _unreadable(text: str, why: str) -> InvalidSpec:
     return InvalidSpec(
-        f"Cannot partition by {text!r}: {why}. Write for example "
+        f"Cannot partition by {shown(text)}: {why}. Write for example "
         "'year(ts), bucket(16, id), truncate(4, name), country'."
     )

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from phalanx.model.syntax import Node, columns
+from phalanx.model.syntax import Column, Node, columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +200,11 @@ def leaves(predicate: Predicate) -> Iterator[Leaf | Opaque]:
                 yield from leaves(part)
         case _:
             yield predicate
+
+
+def is_on_column(leaf: Leaf | Opaque) -> bool:
+    """Whether the leaf compares a bare column."""
+    return not isinstance(leaf, Opaque) and isinstance(leaf.term, Column)
 
 
 def columns_of(predicate: Predicate) -> frozenset[tuple[str, ...]]:

@@ -25,7 +25,9 @@ from phalanx.model.predicate import (
     Or,
     Predicate,
     all_of,
+    columns_of,
     conjuncts,
+    is_on_column,
     leaves,
 )
 from phalanx.model.syntax import Column, Node, to_sql
@@ -77,10 +79,9 @@ def for_lance(predicate: Predicate) -> tuple[Predicate, Predicate]:
 
 def _is_for_lance(predicate: Predicate) -> bool:
     return all(
-        not isinstance(leaf, Opaque)
-        and isinstance(leaf.term, Column)
+        is_on_column(leaf)
         # Lance has no way to write such a name.
-        and not any("`" in name for name in leaf.term.path)
+        and not any("`" in name for path in columns_of(leaf) for name in path)
         for leaf in leaves(predicate)
     )
 

@@ -153,7 +153,10 @@ class Schema:
 
     def resolve(self, path: Path | str) -> Path:
         """The exact path of 'a.b' or ('a', 'b'): as spelled, else the only one in another case."""
-        dotted = path if isinstance(path, str) else ".".join(path)
+        names = (path,) if isinstance(path, str) else path
+        if not isinstance(names, tuple | list) or not all(isinstance(n, str) for n in names):
+            raise InvalidSchema(f"No column {path!r}: expected a name as text, as 'a' or 'a.b'.")
+        dotted = ".".join(names)
         return resolve_path(dotted.split("."), self.arrow)
 
     def add(self, field: pa.Field) -> "Schema":
@@ -186,6 +189,10 @@ class Schema:
     def rename(self, old: Path | str, new: str) -> "Schema":
         """With another (last) name for a column or struct child, which keeps its id."""
         path = self.resolve(old)
+        if not isinstance(new, str):
+            raise SchemaMismatch(
+                f"Cannot rename column {_dotted(path)} to {new!r}: expected a name as text."
+            )
         columns, siblings, renamed = self._located(path)
         if any(other["name"] == new for other in siblings if other is not renamed):
             raise SchemaMismatch(

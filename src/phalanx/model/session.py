@@ -33,6 +33,8 @@ def session() -> SessionContext:
             "datafusion.sql_parser.enable_ident_normalization": "false",
             "datafusion.catalog.information_schema": "true",
             "datafusion.execution.target_partitions": "1",
+            # Enough for what `engine` lets through, which renders with many parentheses.
+            "datafusion.sql_parser.recursion_limit": "1000",
         }
     )
     context = SessionContext(config)

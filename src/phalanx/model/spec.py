@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidSchema, InvalidSpec, SchemaMismatch
+from phalanx.errors import InvalidSchema, InvalidSpec, SchemaMismatch, shown
 from phalanx.model.arrow_json import type_from_json, type_to_json
 from phalanx.model.expression import Expression, checked, parsed
 from phalanx.model.schema import Schema
@@ -144,7 +144,13 @@ class PartitionField:
             pa.nulls(rows.num_rows) if path is None else _column(rows, path, schema.type_of(source))
             for source, path in zip(self.source_ids, paths, strict=True)
         ]
-        return self.derivation.apply(*columns)
+        values = self.derivation.apply(*columns)
+        if values.type != self.result_type:
+            raise SchemaMismatch(
+                f"Partition field {self.field_id!r} holds {self.result_type}, but "
+                f"{self.label(schema)} gives {values.type}. Check the spec against the schema."
+            )
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +184,10 @@ class PartitionSpec:
         try:
             obj = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidSpec(f"Cannot read the partition spec {_shown(text)}: {error}.") from None
+            raise InvalidSpec(f"Cannot read the partition spec {shown(text)}: {error}.") from None
         if not isinstance(obj, dict) or not isinstance(obj.get("fields"), list):
             raise InvalidSpec(
-                f"Cannot read the partition spec {_shown(text)}: expected an object with id and "
+                f"Cannot read the partition spec {shown(text)}: expected an object with id and "
                 "fields."
             )
         fields = tuple(PartitionField.from_json(item) for item in obj["fields"])
@@ -218,11 +224,6 @@ def _is_column_name(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return _FIELD_ID.fullmatch(text) is not None
-
-
-def _shown(text: object) -> str:
-    shown = repr(text)
-    return shown if len(shown) <= 200 else shown[:200] + "…"
 
 
 def _is_id(source: object) -> bool:

@@ -105,8 +105,11 @@ POSTFIX_OPERATORS = frozenset(
 )
 INFIX_OPERATORS = frozenset(
     {"AND", "OR", "=", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "||", "&", "|", "^"}
-    | {"<<", ">>", "~", "!~", "~*", "!~*", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"}
+    | {"<<", ">>", "~", "!~", "~*", "!~*", "~~", "!~~", "~~*", "!~~*"}
+    | {"IS DISTINCT FROM", "IS NOT DISTINCT FROM"}
 )
+# Operators of one precedence, which parsers read from left to right.
+_CHAINS = ({"+", "-"}, {"*", "/", "%"}, {"||"}, {"&"}, {"|"}, {"AND"}, {"OR"})
 
 
 def children(node: Node) -> tuple[Node, ...]:
@@ -133,6 +136,15 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
     for child in children(node):
         yield from walk(child)
+
+
+def depth(node: Node) -> int:
+    """How many nodes lie one inside the other, at the deepest place."""
+    levels, level = 0, [node]
+    while level:
+        levels += 1
+        level = [child for parent in level for child in children(parent)]
+    return levels
 
 
 def columns(node: Node) -> frozenset[tuple[str, ...]]:
@@ -167,7 +179,7 @@ def transform(node: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def to_sql(node: Node) -> str:
-    """The node as SQL in DataFusion's dialect, fully parenthesised and fully typed."""
+    """The node as SQL in DataFusion's dialect, fully typed, in parentheses but for plain chains."""
     match node:
         case Column(path=path):
             return ".".join(quote(name, '"') for name in path)
@@ -178,7 +190,7 @@ def to_sql(node: Node) -> str:
         case Call(name=name, args=(arg,)) if name in POSTFIX_OPERATORS:
             return f"({to_sql(arg)} {name})"
         case Call(name=name, args=(left, right)) if name in INFIX_OPERATORS:
-            return f"({to_sql(left)} {name} {to_sql(right)})"
+            return f"({_left_operand(left, name)} {name} {to_sql(right)})"
         case Call(name=name, args=args):
             return f"{name}({', '.join(to_sql(arg) for arg in args)})"
         case Cast(arg=arg, type=data_type, strict=strict):
@@ -196,3 +208,12 @@ def to_sql(node: Node) -> str:
             tail = "" if otherwise is None else f" ELSE {to_sql(otherwise)}"
             return f"CASE{head}{body}{tail} END"
     assert_never(node)
+
+
+def _left_operand(node: Node, operator: str) -> str:
+    """`a + b` in `a + b + c` stands without parentheses, of which parsers take only so many."""
+    sql = to_sql(node)
+    if not isinstance(node, Call) or len(node.args) != 2:
+        return sql
+    chained = any(node.name in chain and operator in chain for chain in _CHAINS)
+    return sql[1:-1] if chained else sql

@@ -33,6 +33,8 @@ from phalanx.model.predicate import (
 )
 from phalanx.model.syntax import Column
 
+# Stands in a message for the name of the column, which a transform does not know.
+COLUMN = "<column>"
 _INT32_MAX = 2**31 - 1
 
 
@@ -81,6 +83,10 @@ class Transform(ABC):
 
     def keeps_order(self, source: pa.DataType) -> bool:
         """Whether a larger source value never has a smaller partition value."""
+        return False
+
+    def has_gaps_in_sql(self, source: pa.DataType) -> bool:
+        """Whether DataFusion finds NULL for some values that have a partition value."""
         return False
 
     def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
@@ -146,6 +152,11 @@ class Identity(Transform):
         (source,) = sources
         if pt.is_dictionary(source):
             return self.result_type(source.value_type)
+        if pt.is_struct(source) and source.num_fields:
+            raise InvalidSpec(
+                f"Cannot partition by a column of type {source}: identity takes single values. "
+                f"Name a field inside it, as '{COLUMN}.{'.'.join(_first_path(source))}'."
+            )
         if pt.is_nested(source) or pt.is_null(source) or pt.is_interval(source):
             raise InvalidSpec(
                 f"Cannot partition by a column of type {source}: identity takes numbers, booleans, "
@@ -217,6 +228,13 @@ def _moved(leaf: Leaf, target: Column) -> Leaf:
             return NotNull(target)
         case Like(pattern=pattern, negated=negated, case_sensitive=sensitive):
             return Like(target, pattern, negated, sensitive)
+
+
+def _first_path(struct: pa.DataType) -> tuple[str, ...]:
+    """The way to the first value inside a struct."""
+    first = struct.field(0)
+    inner = _first_path(first.type) if pt.is_struct(first.type) and first.type.num_fields else ()
+    return (first.name, *inner)
 
 
 def check_positive(name: str, parameter: str, value: int) -> None:

@@ -43,7 +43,7 @@ class Truncate(Transform):
                 f"Cannot truncate a column of type {source}: its rounding would change the "
                 "partition of a value when the column is promoted. Store it as float64."
             )
-        if not (_is_text(source) or _is_number(source)) or getattr(source, "scale", 0) < 0:
+        if not (is_text(source) or _is_number(source)) or getattr(source, "scale", 0) < 0:
             raise InvalidSpec(
                 f"Cannot truncate a column of type {source}: truncate takes strings, integers, "
                 "decimals of scale 0 and up, and float64. Use an expression field instead."
@@ -53,7 +53,7 @@ class Truncate(Transform):
     def apply(self, *columns: pa.Array) -> pa.Array:
         column = one_form(columns[0])
         data_type = column.type
-        if _is_text(data_type):
+        if is_text(data_type):
             return pc.utf8_slice_codeunits(column, 0, self.width)
         if pt.is_decimal(data_type):
             return self._truncate_decimals(column)
@@ -69,18 +69,18 @@ class Truncate(Transform):
 
     def _truncate_decimals(self, column: pa.Array) -> pa.Array:
         data_type = column.type
-        if self.width >= 10 ** (data_type.precision - data_type.scale):
-            zero = pa.scalar(Decimal(0), data_type)
-            return pc.if_else(column.is_valid(), zero, pa.scalar(None, data_type))
         # Arrow rounds no narrower decimals.
         wide = pa.decimal128 if data_type.bit_width <= 128 else pa.decimal256
         wider = column.cast(wide(data_type.precision, data_type.scale))
+        if self.width >= 10 ** (data_type.precision - data_type.scale):
+            zero, none = pa.scalar(Decimal(0), wider.type), pa.scalar(None, wider.type)
+            return pc.if_else(column.is_valid(), zero, none).cast(data_type)
         multiple = pa.scalar(Decimal(self.width), wider.type)
         rounded = pc.round_to_multiple(wider, multiple, round_mode="towards_zero")
         return rounded.cast(data_type)
 
     def sql(self, *sources: pa.DataType) -> str:
-        if sources and _is_text(_decoded(sources[0])):
+        if sources and is_text(_decoded(sources[0])):
             return f"left(col0, {self.width})"
         return f"col0 - (col0 % {self.width})"
 
@@ -88,7 +88,7 @@ class Truncate(Transform):
         return True
 
     def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
-        if _is_text(_decoded(source)):
+        if is_text(_decoded(source)):
             match leaf:
                 case In(values=values) if self._are_whole(values):
                     return Projection(In(target, values), True)
@@ -155,7 +155,7 @@ class Truncate(Transform):
         # Large floats are rounded, and cutting them again rounds again.
         if not isinstance(coarser, Truncate) or pt.is_floating(source):
             return None
-        if _is_text(_decoded(source)):
+        if is_text(_decoded(source)):
             return coarser if coarser.width <= self.width else None
         return coarser if coarser.width % self.width == 0 else None
 
@@ -169,7 +169,8 @@ def _decoded(source: pa.DataType) -> pa.DataType:
     return source.value_type if pt.is_dictionary(source) else source
 
 
-def _is_text(source: pa.DataType) -> bool:
+def is_text(source: pa.DataType) -> bool:
+    """Whether truncate cuts after code points."""
     return bool(pt.is_string(source) or pt.is_large_string(source))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.model.literals import from_ordinal, has_utc_meaning, ordinal
+from phalanx.model.literals import from_ordinal, has_utc_meaning, has_zero, ordinal
 from phalanx.model.predicate import FALSE, Compare, In, NotIn, NotNull, Predicate, all_of
 from phalanx.model.syntax import Node
 
@@ -53,6 +53,9 @@ def uncast_membership(
         if negated or len(values) != 1:
             return None
         return all_of(_by_day(term, source, operator, values[0]) for operator in (">=", "<="))
+    # An integer is cast to the positive zero, a narrow float to either.
+    if len(values) > 1 and has_zero(values, negative=pt.is_integer(source)):
+        return None
     kept = []
     for value in values:
         if not _keeps_order(source, value):

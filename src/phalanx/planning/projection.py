@@ -226,6 +226,8 @@ def _project_leaf(leaf: Leaf, field: BoundField) -> Projection | None:
 def _project_own_term(leaf: Leaf, field: BoundField) -> Projection:
     """The query uses the very expression that the field stores."""
     target, stored = field.target, field.field.result_type
+    if isinstance(leaf, IsNull) and field.derivation.has_gaps_in_sql(field.types[0]):
+        return Projection(TRUE, False, f"far moments have no {field.derivation.name} in SQL")
     found: Predicate | None
     match leaf:
         case Compare(operator=operator, value=value):
