@@ -22,6 +22,7 @@ import phalanx
 from phalanx.errors import InvalidSpec, SchemaMismatch
 from phalanx.model.partition_key import key_columns
 from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
 from properties.oracle import matching
 from properties.strategies import KINDS, Kind, Rows, array_of, conditions, terms_over
 from properties.table_model import as_multiset, as_rows, changed, plain_value
@@ -237,8 +238,8 @@ class TableMachine(RuleBasedStateMachine):
     def overwrite_partitions(self, data: st.DataObject, again: bool) -> None:
         rows = self.rows(data)
         schema = Schema.of(self.table.schema)
-        touched = set(as_rows(key_columns(self.table.spec, rows, schema)))
-        keys = as_rows(key_columns(self.table.spec, self.model, schema))
+        touched = set(as_rows(keys_of_rows(self.table.spec, rows, schema)))
+        keys = as_rows(keys_of_rows(self.table.spec, self.model, schema))
         kept = self.model.filter(pa.array([key not in touched for key in keys], pa.bool_()))
         for _ in range(1 + again):
             assert self.table.overwrite_partitions(rows) == rows.num_rows
@@ -406,8 +407,12 @@ class TableMachine(RuleBasedStateMachine):
                 dataset = lance.dataset(f"{self.root}/{location}")
                 assert tuple(_ids(dataset.lance_schema.fields())) == schema.ids
                 if ids <= set(schema.ids):
-                    found = key_columns(spec, self.leaf(f"{self.root}/{location}"), schema)
+                    found = keys_of_rows(spec, self.leaf(f"{self.root}/{location}"), schema)
                     assert set(as_rows(found.drop_columns("spec_id"))) <= {key}
+
+
+def keys_of_rows(spec: PartitionSpec, rows: pa.Table, schema: Schema) -> pa.Table:
+    return key_columns(spec.id, spec.partition_values(rows, schema), rows.num_rows)
 
 
 def _ids(fields: Sequence[Any]) -> Any:
