@@ -43,6 +43,8 @@ from phalanx.model.syntax import (
 )
 from phalanx.model.uncast import uncast_comparison, uncast_membership
 
+# DataFusion reads a list this short as equalities, which do not tell the zeros apart.
+_SHORT_LIST = 3
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 
@@ -270,11 +272,20 @@ def _merged(parts: Iterable[Predicate]) -> Iterator[Predicate]:
     """Equalities on one term as one `In`: `a = 1 OR a = 2` is `a IN (1, 2)`."""
     sets: dict[Node, list[pa.Array]] = {}
     for part in parts:
-        if isinstance(part, In) and not has_zero(part.values):
+        if isinstance(part, In):
             sets.setdefault(part.term, []).append(part.values)
         else:
             yield part
     for term, arrays in sets.items():
         for data_type in dict.fromkeys(array.type for array in arrays):
             same = [array for array in arrays if array.type == data_type]
-            yield In(term, distinct(pa.concat_arrays(same)) if len(same) > 1 else same[0])
+            yield In(term, same[0] if len(same) == 1 else _united(same))
+
+
+def _united(arrays: list[pa.Array]) -> pa.Array:
+    """The values of all; with one zero both, which are equal but not always in a longer list."""
+    values = distinct(pa.concat_arrays(arrays))
+    if len(values) > _SHORT_LIST and has_zero(values):
+        zeros = pa.array([0.0, -0.0]).cast(values.type)
+        values = distinct(pa.concat_arrays([values, zeros]))
+    return values
