@@ -419,7 +419,7 @@ def test_what_may_fail_only_on_some_rows_is_taken() -> None:
         "upper(" * 100 + "name" + ")" * 100 + " = 'A'",
         "i" + " + (i" * 100 + ")" * 100 + " = 3",
         "".join(f"(i = {n} OR (small = {n} AND " for n in range(50)) + "ok" + "))" * 50,
-        "CASE WHEN i = 1 THEN 2" + "".join(f" WHEN i = {n} THEN {n}" for n in range(1200))
+        "CASE WHEN i = 1 THEN 2" + "".join(f" WHEN i = {n} THEN {n}" for n in range(300))
         + " END = 7",
     ],
 )  # fmt: skip

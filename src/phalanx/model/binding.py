@@ -279,8 +279,13 @@ def _merged(parts: Iterable[Predicate]) -> Iterator[Predicate]:
     for term, arrays in sets.items():
         for data_type in dict.fromkeys(array.type for array in arrays):
             same = [array for array in arrays if array.type == data_type]
-            if sum(map(len, same)) > _SHORT_LIST:
-                yield from (In(term, array) for array in same if has_zero(array))
-                same = [array for array in same if not has_zero(array)]
-            if same:
-                yield In(term, distinct(pa.concat_arrays(same)) if len(same) > 1 else same[0])
+            yield In(term, same[0] if len(same) == 1 else _united(same))
+
+
+def _united(arrays: list[pa.Array]) -> pa.Array:
+    """The values of all; with one zero both, which are equal but not always in a longer list."""
+    values = distinct(pa.concat_arrays(arrays))
+    if len(values) > _SHORT_LIST and has_zero(values):
+        zeros = pa.array([0.0, -0.0]).cast(values.type)
+        values = distinct(pa.concat_arrays([values, zeros]))
+    return values
