@@ -51,7 +51,7 @@ def align(
     """
 
     def attempt() -> lance.LanceDataset:
-        dataset = location.open()
+        dataset = location.open_leaf()
         if is_aligned(dataset, schema):
             return dataset
         # After the leaf was opened: a change that comes later conflicts with the commit.
