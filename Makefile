@@ -30,8 +30,9 @@ format: $(READY) ## Fix what ruff can fix, and format the code
 bench: $(READY) ## Measure, and print the numbers
 	@$(BIN)/python -m bench
 
-soak: $(READY) ## Run the property tests with many more examples
-	PHALANX_PROFILE=soak $(BIN)/pytest tests/properties $(ARGS)
+soak: $(READY) ## Many more examples, a death at every moment, and tables on S3
+	PHALANX_PROFILE=soak $(BIN)/pytest tests/properties tests/faults $(ARGS)
+	PHALANX_TEST_STORE=s3 $(BIN)/pytest tests/integration $(ARGS)
 
 clean: ## Remove the environment and everything generated
 	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -149,7 +149,9 @@ def _with_null_children(array: pa.Array) -> pa.Array:
         _with_null_children(pc.struct_field(array, [place]))
         for place in range(array.type.num_fields)
     ]
-    fields = [child.with_nullable(True) for child in array.type]
+    fields = [
+        pa.field(field.name, child.type) for field, child in zip(array.type, children, strict=True)
+    ]
     return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
 
 

@@ -142,6 +142,8 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     try:
         if pt.is_struct(kind):
             return _cast_struct(array, kind, path)
+        if _is_list(kind) and pt.is_nested(kind.value_type):
+            return _cast_list(array, kind, path)
         cast = array.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(
@@ -171,6 +173,26 @@ def _cast_struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.Ar
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
 
 
+def _cast_list(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    """The list with its items cast one by one: Arrow's own cast drops and adds struct fields."""
+    given = pa.field(kind.value_field.name, array.type.value_type)
+    if pt.is_fixed_size_list(kind):
+        return array.cast(kind)
+    build, same = (
+        (pa.LargeListArray, pa.large_list(given))
+        if pt.is_large_list(kind)
+        else (pa.ListArray, pa.list_(given))
+    )
+    array = array.cast(same)
+    if array.offset:
+        array = array.take(pa.array(range(len(array)), pa.int64()))
+    values = array.values
+    if values.type != kind.value_type:
+        values = _cast(values, kind.value_type, f"{path}[]")
+    mask = array.is_null() if array.null_count else None
+    return build.from_arrays(array.offsets, values, type=kind, mask=mask)
+
+
 def _check_exact(array: pa.Array, cast: pa.Array, path: str) -> None:
     """A number that the float type cannot hold is refused, not rounded."""
     back = cast.cast(array.type, safe=False)
@@ -185,29 +207,52 @@ def _check_exact(array: pa.Array, cast: pa.Array, path: str) -> None:
         )
 
 
-def _check_nulls(array: pa.Array, field: pa.Field, path: str, done: int) -> None:
+def _check_nulls(
+    array: pa.Array, field: pa.Field, path: str, done: int, numbers: pa.Array | None = None
+) -> None:
+    """Refuse NULL where there must be none; `numbers` are the rows that nested values are in."""
     if not field.nullable and array.null_count:
-        row = done + pc.index(array.is_null(), True).as_py()
+        place = pc.index(array.is_null(), True).as_py()
+        row = done + (place if numbers is None else numbers[place].as_py())
         raise SchemaMismatch(
             f"Column {path!r} is not nullable, but row {row} of the data has NULL in it. "
             "Give it a value, or leave the row out."
         )
     kind = field.type
-    if pt.is_struct(kind) and any(_forbids_null(child) for child in kind):
+    if not _forbids_null_inside(kind):
+        return
+    if numbers is None:
+        numbers = pa.array(range(len(array)), pa.int64())
+    if pt.is_struct(kind):
         # Children under a NULL struct have no value of their own.
-        present = array.filter(array.is_valid()) if array.null_count else array
+        present, inside = array.filter(array.is_valid()), numbers.filter(array.is_valid())
         for child in kind:
-            _check_nulls(pc.struct_field(present, child.name), child, f"{path}.{child.name}", done)
-    elif _is_list(kind) and _forbids_null(kind.value_field):
-        _check_nulls(pc.list_flatten(array), kind.value_field, f"{path}[]", done)
+            values = pc.struct_field(present, child.name)
+            _check_nulls(values, child, f"{path}.{child.name}", done, inside)
+    elif _is_list(kind):
+        inside = numbers.take(pc.list_parent_indices(array))
+        _check_nulls(pc.list_flatten(array), kind.value_field, f"{path}[]", done, inside)
+    elif pt.is_map(kind):
+        present = array.filter(array.is_valid())
+        _check_nulls(present.items, kind.item_field, f"{path}[]", done, _rows_of_items(array))
+
+
+def _rows_of_items(array: pa.MapArray) -> pa.Array:
+    lists = array.filter(array.is_valid()).cast(
+        pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)]))
+    )
+    rows = pc.indices_nonzero(array.is_valid()).cast(pa.int64())
+    return rows.take(pc.list_parent_indices(lists))
 
 
 def _forbids_null(field: pa.Field) -> bool:
-    if not field.nullable:
-        return True
-    if pt.is_struct(field.type):
-        return any(_forbids_null(child) for child in field.type)
-    return _is_list(field.type) and _forbids_null(field.type.value_field)
+    return not field.nullable or _forbids_null_inside(field.type)
+
+
+def _forbids_null_inside(kind: pa.DataType) -> bool:
+    if pt.is_map(kind):
+        return _forbids_null(kind.item_field)
+    return any(_forbids_null(kind.field(place)) for place in range(kind.num_fields))
 
 
 _FAMILIES = (

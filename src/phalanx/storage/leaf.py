@@ -132,7 +132,7 @@ def commit(
     new = tuple(fragments)
 
     def attempt() -> int:
-        dataset = location.open() if new else align(location, schema, check_current)
+        dataset = location.open_leaf() if new else align(location, schema, check_current)
         check_ids(dataset, schema, location)
         found = Change() if deletion is None else deletion(dataset)
         change = Change(new, found.updated, found.removed)

@@ -10,6 +10,7 @@ from typing import Any
 
 import lance
 
+from phalanx.errors import PhalanxError
 from phalanx.model.locations import SCHEME, resolved
 
 
@@ -39,6 +40,19 @@ class Location:
         return lance.dataset(
             self.uri, version=version, storage_options=self.storage_options, session=session()
         )
+
+    def open_leaf(self, version: int | None = None) -> lance.LanceDataset:
+        """The leaf here, which a manifest lists."""
+        try:
+            return self.open(version)
+        except ValueError as error:
+            if "not found" not in str(error):
+                raise
+            which = "" if version is None else f" in version {version}"
+            raise PhalanxError(
+                f"The partition at {self} is in the manifest, but not there{which}: something "
+                "removed it past Phalanx. Restore it from a copy."
+            ) from None
 
     @property
     def write_options(self) -> dict[str, Any]:

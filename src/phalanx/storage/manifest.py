@@ -260,6 +260,11 @@ class Manifest:
         """Add the rows that are not there, in one commit; a lost race if one is there by now."""
         ids = rows.column("object_id")
         assert len(pc.unique(ids)) == len(ids), "duplicate keys would both be inserted"
+        # A promotion that was cut off has made a column wider than its field is yet.
+        columns = pa.schema([self.dataset.schema.field(name) for name in rows.column_names])
+        rows = pa.table(
+            [rows.column(field.name).cast(field.type) for field in columns], schema=columns
+        )
         merge = self.dataset.merge_insert("object_id").when_not_matched_insert_all()
         merge.use_index(False).conflict_retries(0).execute(rows)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from phalanx.errors import InvalidSpec, NotPartitioned
+from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
 from phalanx.model.evolution import check_specs
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
@@ -24,6 +24,7 @@ EPOCH = "phalanx.epoch"
 PENDING = "phalanx.pending"
 # Stock clients read a manifest with this flag, and refuse to write it.
 WRITER_FLAG = {"lance.namespace.manifest.writer_feature_flags": str(1 << 62)}
+_MODES = ("weak", "strong")
 _SPEC = re.compile(r"partition_spec_v(\d+)")
 
 
@@ -88,12 +89,20 @@ def properties_of(metadata: Mapping[str, str], root: str) -> Properties:
         except InvalidSpec as error:
             raise InvalidSpec(f"{spec_key(number)} of {root} cannot be read. {error}") from None
     check_specs(specs)
+    mode, epoch = metadata.get(MODE) or "weak", metadata.get(EPOCH) or "0"
+    if mode not in _MODES:
+        raise PhalanxError(
+            f"{root} has the {MODE} {mode!r}: expected {' or '.join(_MODES)}. A newer version of "
+            "Phalanx may have written it."
+        )
+    if not epoch.isdecimal():
+        raise PhalanxError(f"{root} has the {EPOCH} {epoch!r}: expected a number. Restore it.")
     return Properties(
         schema=_schema(metadata[SCHEMA]),
         specs=specs,
-        mode=metadata.get(MODE) or "weak",
+        mode=mode,
         salt=metadata.get(SALT, ""),
-        epoch=int(metadata.get(EPOCH) or 0),
+        epoch=int(epoch),
         pending=metadata.get(PENDING) or None,
     )
 

@@ -37,7 +37,7 @@ class LeafScan:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The matching rows, in the leaf's order."""
-        dataset = self.location.open(self.version)
+        dataset = self.location.open_leaf(self.version)
         if is_aligned(dataset, self.schema):
             found = self._aligned_batches(dataset)
         else:
@@ -46,7 +46,7 @@ class LeafScan:
 
     def count_rows(self) -> int:
         """How many rows match, whatever the limit; from metadata alone where all do."""
-        dataset = self.location.open(self.version)
+        dataset = self.location.open_leaf(self.version)
         if self.predicate == TRUE:
             return int(dataset.count_rows())
         inner, rest = for_lance(self.predicate)

@@ -38,9 +38,7 @@ def reconciled(batch: pa.RecordBatch, leaf: Schema, schema: Schema) -> pa.Record
         else pa.nulls(batch.num_rows, field.type)
         for field in schema.arrow
     ]
-    plain = without_ids(schema.arrow)
-    nullable = pa.schema([field.with_nullable(True) for field in plain])
-    return pa.RecordBatch.from_arrays(arrays, schema=nullable).cast(plain)
+    return pa.RecordBatch.from_arrays(arrays, schema=without_ids(schema.arrow))
 
 
 def align(
@@ -53,7 +51,7 @@ def align(
     """
 
     def attempt() -> lance.LanceDataset:
-        dataset = location.open()
+        dataset = location.open_leaf()
         if is_aligned(dataset, schema):
             return dataset
         # After the leaf was opened: a change that comes later conflicts with the commit.
@@ -77,9 +75,14 @@ def _id(field: pa.Field) -> int:
 
 def _reshaped(array: pa.Array, leaf: pa.Field, field: pa.Field) -> pa.Array:
     kind = field.type
+    if not pt.is_nested(kind):
+        return array.cast(kind) if array.type != kind else array
+    if array.offset:
+        # Arrow builds no nested array with NULLs from a slice.
+        array = array.take(pa.array(range(len(array)), pa.int64()))
+    mask = array.is_null() if array.null_count else None
     if pt.is_struct(kind):
         children = {_id(child): (place, child) for place, child in enumerate(leaf.type)}
-        mask = array.is_null() if array.null_count else None
         parts = []
         for child in kind:
             if _id(child) in children:
@@ -87,14 +90,12 @@ def _reshaped(array: pa.Array, leaf: pa.Field, field: pa.Field) -> pa.Array:
                 parts.append(_reshaped(array.field(place), old, child))
             else:
                 parts.append(pa.nulls(len(array), child.type))
-        bare = [child.with_nullable(True).remove_metadata() for child in kind]
-        bare = [pa.field(child.name, part.type) for child, part in zip(bare, parts, strict=True)]
-        return pa.StructArray.from_arrays(parts, fields=bare, mask=mask)
+        # Given as they are: a child that is not nullable may have no value under a NULL struct.
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=mask)
     if (pt.is_list(kind) or pt.is_large_list(kind)) and pt.is_nested(kind.value_type):
         values = _reshaped(array.values, leaf.type.value_field, kind.value_field)
         build = pa.LargeListArray if pt.is_large_list(kind) else pa.ListArray
-        mask = array.is_null() if array.null_count else None
-        return build.from_arrays(array.offsets, values, mask=mask)
+        return build.from_arrays(array.offsets, values, type=kind, mask=mask)
     return array.cast(kind) if array.type != kind else array
 
 

@@ -104,7 +104,7 @@ def _leaves(manifest: Manifest) -> Iterator[tuple[int, Location, int | None]]:
 
 
 def _fragments(location: Location, version: int | None) -> list[FragmentMetadata]:
-    return [fragment.metadata for fragment in location.open(version).get_fragments()]
+    return [fragment.metadata for fragment in location.open_leaf(version).get_fragments()]
 
 
 def _bytes(fragment: FragmentMetadata) -> int:

@@ -101,6 +101,8 @@ def checked_columns(columns: Sequence[str] | None, schema: Schema) -> tuple[str,
         )
     found = []
     for name in columns:
+        if not isinstance(name, str):
+            raise SchemaMismatch(f"Cannot select the column {name!r}: expected a name.")
         try:
             path = schema.resolve((name,))
         except InvalidSchema as error:

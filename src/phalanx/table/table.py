@@ -121,7 +121,7 @@ class Table:
         """One leaf as an ordinary Lance table, by the values of all its partition fields."""
         manifest = self._refreshed()
         location, version = _leaf(manifest, values)
-        return location.open(version)
+        return location.open_leaf(version)
 
     def partitions(self) -> pa.Table:
         """Every partition with its values, its location, rows and bytes."""
