@@ -482,6 +482,7 @@ TRAP_PREDICATES = [
     "s.order = 4",
     "s.\"by`tick\" = '5'",
     "s IS NULL",
+    "s.\"Order\" IS NULL OR at + INTERVAL '1 second' < at",
     's."Order" IS NULL',
     "country IS NOT DISTINCT FROM NULL",
     "CASE WHEN country = 'US' THEN true END",

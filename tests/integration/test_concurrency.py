@@ -368,6 +368,27 @@ def test_of_racing_overwrites_of_a_partition_one_stays(root: str, store: Store, 
     assert len(set(found.column("writer").to_pylist())) == 1
 
 
+def test_of_racing_overwrites_of_an_empty_partition_one_stays(
+    root: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find nothing to replace, and the second is committed after the first."""
+    table = created(root, store)
+    table.append(rows_of([1, 2]))
+    table.delete("k = 1")
+    deletion = leaf.deletion
+
+    def find_and_be_overtaken(*arguments: Any) -> Any:
+        found = deletion(*arguments)
+        monkeypatch.setattr(leaf, "deletion", deletion)
+        other = phalanx.open(root, storage_options=store.storage_options)
+        other.overwrite_partitions(rows_of([1, 1, 1]))
+        return found
+
+    monkeypatch.setattr(leaf, "deletion", find_and_be_overtaken)
+    table.overwrite_partitions(rows_of([1, 1]))
+    assert table.scan().to_arrow().column("k").to_pylist() == [1, 1, 2]
+
+
 def rows_of(keys: Any) -> pa.Table:
     keys = list(keys)
     return pa.table(

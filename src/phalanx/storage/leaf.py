@@ -130,20 +130,56 @@ def commit(
     Returns the number of rows removed. A deletion is found anew when another writer was first.
     """
     new = tuple(fragments)
+    overtaken = False
 
     def attempt() -> int:
+        nonlocal overtaken
         dataset = location.open_leaf() if new else align(location, schema, check_current)
         check_ids(dataset, schema, location)
         found = Change() if deletion is None else deletion(dataset)
         change = Change(new, found.updated, found.removed)
         if not change.is_nothing:
-            LanceDataset.commit(
+            committed = LanceDataset.commit(
                 dataset,
                 change.operation(),
                 read_version=dataset.version,
                 **location.write_options,
             )
+            overtaken = committed.version > dataset.version + 1
         return found.rows_removed
+
+    removed = until_won(attempt)
+    if overtaken and new and deletion is not None:
+        return removed + _remove_others(location, new, deletion)
+    return removed
+
+
+def _remove_others(
+    location: Location,
+    ours: tuple[FragmentMetadata, ...],
+    deletion: Callable[[lance.LanceDataset], Change],
+) -> int:
+    """Remove what another writer added between the reading of a leaf and its replacement.
+
+    Where there was nothing to remove, Lance sees no conflict between two replacements.
+    """
+    paths = {file.path for fragment in ours for file in fragment.files}
+
+    def attempt() -> int:
+        dataset = location.open_leaf()
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+        kept = {each.id for each in fragments if any(file.path in paths for file in each.files)}
+        found = deletion(dataset)
+        change = Change(
+            updated=tuple(each for each in found.updated if each.id not in kept),
+            removed=tuple(number for number in found.removed if number not in kept),
+        )
+        if change.is_nothing:
+            return 0
+        LanceDataset.commit(
+            dataset, change.operation(), read_version=dataset.version, **location.write_options
+        )
+        return found.rows_removed - sum(each.num_rows for each in fragments if each.id in kept)
 
     return until_won(attempt)
 
