@@ -89,7 +89,7 @@ def _written_and_read(rows: int, folder: Path) -> Iterator[Measured]:
     )
     yield faster(
         f"a query that needs 1 of {_TENANTS} partitions",
-        best(lambda: events.scan("tenant = 7").to_arrow(), 7),
+        best(lambda: events.scan("tenant = 7").to_arrow(), 30),
         "one Lance table with the same filter",
         best(lambda: one.to_table(filter="tenant = 7"), 5),
         20,
@@ -155,7 +155,7 @@ def _bulk(root: Path, partitions: int) -> None:
 
 def _bounded(rows: int) -> Iterator[Memory]:
     for what in ("append", "scan"):
-        peaks = {size: _peak(what, size) for size in (rows // 10, rows)}
+        peaks = {size: _peak(what, size) for size in (rows // 2, rows * 5)}
         yield Memory(f"peak memory of a streamed {what}", "rows", peaks)
 
 

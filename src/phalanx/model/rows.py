@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.types as pt
 from phalanx.errors import SchemaMismatch
 from phalanx.model.field_ids import FIELD_ID
 from phalanx.model.names import close_names
+from phalanx.model.schema import Schema
 
 _FIELD_ID = FIELD_ID.encode()
 
@@ -95,6 +97,12 @@ def check_columns(given: pa.Schema, schema: pa.Schema) -> None:
         )
     if doubled:
         raise SchemaMismatch(f"The data has {_columns(doubled)} more than once: expected once.")
+
+
+@lru_cache(maxsize=64)
+def plain_schema(schema: Schema) -> pa.Schema:
+    """The namespace's schema as its rows have it."""
+    return without_ids(schema.arrow)
 
 
 def without_ids(schema: pa.Schema) -> pa.Schema:

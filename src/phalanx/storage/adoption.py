@@ -20,7 +20,7 @@ from phalanx.errors import CommitConflict, ForeignWrite, PhalanxError, SchemaMis
 from phalanx.model.field_ids import columns_of, walk
 from phalanx.model.grouping import group
 from phalanx.model.partition_key import keyed, keys_of
-from phalanx.model.rows import check_columns, without_ids
+from phalanx.model.rows import check_columns, plain_schema, without_ids
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import bound_fields
@@ -52,7 +52,7 @@ def open_table(location: Location) -> lance.LanceDataset:
 
 def check_schema(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
     """Refuse a table whose columns are not the namespace's: names, types, nullability, metadata."""
-    given, wanted = dataset.schema, without_ids(schema.arrow)
+    given, wanted = dataset.schema, plain_schema(schema)
     try:
         check_columns(given, wanted)
     except SchemaMismatch as error:
@@ -174,7 +174,7 @@ def _put_back(done: lance.LanceDataset, location: Location) -> None:
 def _new_ids(dataset: lance.LanceDataset, schema: Schema) -> dict[int, int]:
     """For each id in the table the one that the same field has in the namespace."""
     old = dict(zip(_places(dataset.schema), ids_of(dataset), strict=True))
-    new = dict(zip(_places(without_ids(schema.arrow)), schema.ids, strict=True))
+    new = dict(zip(_places(plain_schema(schema)), schema.ids, strict=True))
     return {old[place]: new[place] for place in new}
 
 

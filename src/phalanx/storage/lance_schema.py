@@ -15,7 +15,7 @@ from lance.schema import LanceSchema
 
 from phalanx.model.arrow_json import field_from_json
 from phalanx.model.field_ids import FIELD_ID, columns_of, walk
-from phalanx.model.rows import without_ids
+from phalanx.model.rows import plain_schema, without_ids
 from phalanx.model.schema import Schema
 
 # The numbers of `id` and `parent_id` in the message Field, as varints.
@@ -30,7 +30,7 @@ def lance_schema(schema: Schema, leaf: lance.LanceDataset | None = None) -> Lanc
     known = (
         {} if leaf is None else dict(zip(ids_of(leaf), _messages(leaf.lance_schema), strict=True))
     )
-    plain = LanceSchema.from_pyarrow(without_ids(schema.arrow))
+    plain = LanceSchema.from_pyarrow(plain_schema(schema))
     parents = [-1 if above < 0 else schema.ids[above] for above in _parents(plain.fields())]
     pickled: Any = plain.__reduce__()
     build, (metadata, *_) = pickled
@@ -66,7 +66,7 @@ def schema_of(dataset: lance.LanceDataset) -> Schema:
 
 def is_aligned(dataset: lance.LanceDataset, schema: Schema) -> bool:
     """Whether the leaf has exactly the namespace's fields: ids, names, types, order."""
-    return ids_of(dataset) == schema.ids and dataset.schema.equals(without_ids(schema.arrow))
+    return ids_of(dataset) == schema.ids and dataset.schema.equals(plain_schema(schema))
 
 
 def _parents(fields: Iterable[Any]) -> list[int]:

@@ -21,7 +21,7 @@ from phalanx.model.evaluation import matches
 from phalanx.model.field_ids import columns_of, walk
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rendering import for_lance, to_lance
-from phalanx.model.rows import without_ids
+from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.storage.lance_schema import ids_of, lance_schema
 from phalanx.storage.location import Location
@@ -63,7 +63,7 @@ class Change:
 
 def create(location: Location, schema: Schema) -> None:
     """A leaf without rows, with the namespace's field ids, where no other table is or was."""
-    rows = without_ids(schema.arrow).empty_table()
+    rows = plain_schema(schema).empty_table()
     dataset = lance.write_dataset(rows, location.uri, **location.write_options)
     if ids_of(dataset) != schema.ids:
         projection = LanceOperation.Project(lance_schema(schema))
@@ -90,7 +90,7 @@ def check_storable(schema: Schema) -> None:
                     f"Column {'.'.join(node.place)!r} is {kind}: Lance stores vectors of numbers "
                     "only. Use a list instead."
                 )
-    rows = without_ids(schema.arrow).empty_table()
+    rows = plain_schema(schema).empty_table()
     try:
         stored = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}").schema
     except (OSError, ValueError) as error:
@@ -186,7 +186,7 @@ def _remove_others(
 
 def check_ids(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
     """Refuse files written under a schema that the leaf no longer has."""
-    if not dataset.schema.equals(without_ids(schema.arrow)) or ids_of(dataset) != schema.ids:
+    if not dataset.schema.equals(plain_schema(schema)) or ids_of(dataset) != schema.ids:
         raise CommitConflict(
             f"Cannot write to {location}: the table's schema was changed meanwhile. "
             "Open the table anew, and write again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -10,17 +11,23 @@ from functools import lru_cache
 
 import lance
 import pyarrow as pa
+import pyarrow.types as pt
 
 from phalanx.model.evaluation import matches
 from phalanx.model.predicate import TRUE, Predicate, columns_of
 from phalanx.model.rendering import for_lance, to_lance
-from phalanx.model.rows import without_ids
+from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.storage.lance_schema import is_aligned, schema_of
 from phalanx.storage.location import Location
 from phalanx.storage.reconcile import reconciled
 
 _BATCHES_AHEAD = 4
+_BATCH_BYTES = 4 << 20
+_LIKELY_COMPRESSION = 2
+_FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
+# A leaf is decoded by several threads of Lance, and the next ones should be under way by then.
+SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
 _END = object()
 
 
@@ -63,6 +70,7 @@ class LeafScan:
             filter=None if inner == TRUE else to_lance(inner),
             limit=self.limit if rest == TRUE else None,
             scan_in_order=True,
+            batch_size=_batch_rows(dataset, self.schema),
         )
         schema = _projected(self.schema, self.columns)
         for batch in scanner.to_batches():
@@ -75,7 +83,8 @@ class LeafScan:
     def _reconciled_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
         leaf = schema_of(dataset)
         schema = _projected(self.schema, self.columns)
-        for batch in dataset.scanner(scan_in_order=True).to_batches():
+        scanner = dataset.scanner(scan_in_order=True, batch_size=_batch_rows(dataset, self.schema))
+        for batch in scanner.to_batches():
             rows = reconciled(batch, leaf, self.schema)
             kept = rows.filter(matches(self.predicate, rows))
             if kept.num_rows:
@@ -86,8 +95,36 @@ class LeafScan:
 
 @lru_cache(maxsize=256)
 def _projected(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
-    plain = without_ids(schema.arrow)
+    plain = plain_schema(schema)
     return pa.schema([plain.field(name) for name in columns])
+
+
+def _batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
+    """How many rows make a batch of a few megabytes: many short ones cost more than a few long."""
+    rows, size = 0, 0
+    for fragment in dataset.get_fragments():
+        rows += fragment.physical_rows
+        size += sum(file.file_size_bytes or 0 for file in fragment.data_files())
+    # Files are compressed; a vector is as wide as it is.
+    width = max(_LIKELY_COMPRESSION * size // max(rows, 1), _fixed_width(schema), 1)
+    return max(_FEWEST_ROWS, min(_BATCH_BYTES // width, _MOST_ROWS))
+
+
+@lru_cache(maxsize=64)
+def _fixed_width(schema: Schema) -> int:
+    """The bytes of a row as far as the types tell."""
+
+    def width(kind: pa.DataType) -> int:
+        if pt.is_fixed_size_list(kind):
+            return int(kind.list_size) * width(kind.value_type)
+        if pt.is_struct(kind):
+            return sum(width(child.type) for child in kind)
+        try:
+            return (int(kind.bit_width) + 7) // 8
+        except ValueError:
+            return 0
+
+    return sum(width(column.type) for column in schema.arrow)
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

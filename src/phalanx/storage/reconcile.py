@@ -17,7 +17,7 @@ from lance import LanceDataset, LanceOperation
 from lance.fragment import FragmentMetadata, LanceFragment, write_fragments
 
 from phalanx.model.field_ids import FIELD_ID
-from phalanx.model.rows import without_ids
+from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.storage.lance_schema import is_aligned, lance_schema, schema_of
 from phalanx.storage.location import Location
@@ -38,7 +38,7 @@ def reconciled(batch: pa.RecordBatch, leaf: Schema, schema: Schema) -> pa.Record
         else pa.nulls(batch.num_rows, field.type)
         for field in schema.arrow
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=without_ids(schema.arrow))
+    return pa.RecordBatch.from_arrays(arrays, schema=plain_schema(schema))
 
 
 def align(
@@ -135,7 +135,7 @@ def _promoted(
         read_version=dataset.version,
         detached=True,
     )
-    wider = pa.schema([without_ids(schema.arrow).field(name) for name in names])
+    wider = pa.schema([plain_schema(schema).field(name) for name in names])
     sources = [leaf.path_of(schema.id_of((name,))) for name in names]
     stored = [path[0] for path in sources if path is not None]
     for fragment in dataset.get_fragments():

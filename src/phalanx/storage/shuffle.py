@@ -29,9 +29,10 @@ BUFFER_BYTES = 512 << 20
 _RUN_ROWS = 1 << 18
 _MOST_RUN_ROWS = 1 << 22
 _ROWS_OF_A_PARTITION = 256
-_RUN_BYTES = 64 << 20
-# Lance writes a few long batches faster than many short ones.
-_WRITTEN_ROWS = 1 << 20
+_RUN_BYTES = 32 << 20
+# Lance writes a few long batches faster than many short ones; but many leaves are written at once.
+_WRITTEN_ROWS = 1 << 18
+_WRITTEN_BYTES = 8 << 20
 
 
 class _Run(Protocol):
@@ -97,7 +98,7 @@ class Shuffled:
         parts = self._parts[place]
         batches = (run.rows_of(within) for run, within in parts)
         return pa.RecordBatchReader.from_batches(
-            self.schema, _joined(batches, lambda: _WRITTEN_ROWS, _RUN_BYTES)
+            self.schema, _joined(batches, lambda: _WRITTEN_ROWS, _WRITTEN_BYTES)
         )
 
     def count(self, place: int) -> int:

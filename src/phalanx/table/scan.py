@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from phalanx.errors import InvalidSchema, SchemaMismatch
-from phalanx.model.rows import without_ids
+from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.planning.scan import ScanPlan
 from phalanx.storage.location import Location
-from phalanx.storage.parallel import THREADS, in_parallel
-from phalanx.storage.reading import LeafScan, in_order
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.reading import SCAN_THREADS, LeafScan, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the rows."""
-        plain = without_ids(self.table_schema.arrow)
+        plain = plain_schema(self.table_schema)
         return pa.schema([plain.field(name) for name in self.columns])
 
     def to_arrow(self) -> pa.Table:
         """All rows, in memory."""
         if self.limit is not None:
             return pa.Table.from_batches(self._batches(), self.schema)
-        parts = in_parallel(lambda scan: list(scan.batches()), self._leaf_scans())
+        parts = in_parallel(_read, self._leaf_scans(), SCAN_THREADS)
         return pa.Table.from_batches([batch for part in parts for batch in part], self.schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -60,7 +60,7 @@ class Scan:
         left = self.limit
         if left == 0:
             return
-        threads = THREADS if left is None else 2
+        threads = SCAN_THREADS if left is None else 2
         for batch in in_order(self._leaf_scans(), threads, LeafScan.batches):
             yield batch if left is None else batch.slice(0, left)
             if left is not None:
@@ -89,6 +89,10 @@ class Scan:
                 )
                 scans.append(scan)
         return scans
+
+
+def _read(scan: LeafScan) -> list[pa.RecordBatch]:
+    return list(scan.batches())
 
 
 def checked_columns(columns: Sequence[str] | None, schema: Schema) -> tuple[str, ...]:

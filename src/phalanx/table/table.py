@@ -17,7 +17,7 @@ from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.partition_key import PartitionKey, key_columns, keyed, keys_of
 from phalanx.model.predicate import TRUE, Predicate, all_of, among
-from phalanx.model.rows import conformed, reader_of, without_ids
+from phalanx.model.rows import conformed, plain_schema, reader_of
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import bound_fields
@@ -298,7 +298,7 @@ def _shuffled(
         batches = _all_matching(batches, predicate, where)
     return shuffle(
         batches,
-        without_ids(schema.arrow),
+        plain_schema(schema),
         lambda rows: keyed(spec, rows, schema),
         in_memory=isinstance(data, pa.Table | pa.RecordBatch),
     )
