@@ -50,6 +50,12 @@ def bound_fields(spec: PartitionSpec, schema: Schema) -> tuple[BoundField, ...]:
     return tuple(_bound(field, schema) for field in spec.fields)
 
 
+def source_columns(spec: PartitionSpec, schema: Schema) -> list[str]:
+    """The columns that the spec needs of a row; never none, so that rows can be counted."""
+    sources = {path[0] for field in bound_fields(spec, schema) for path in field.sources if path}
+    return [name for name in schema.names if name in sources] or [schema.names[0]]
+
+
 def _bound(field: PartitionField, schema: Schema) -> BoundField:
     sources = tuple(schema.path_of(source) for source in field.source_ids)
     types = tuple(

@@ -21,6 +21,12 @@ from phalanx.planning.residual import Residuals
 LEAF_COLUMNS = ("object_id", "location", "read_version")
 
 
+def located(leaves: pa.Table) -> Iterator[tuple[str, int | None]]:
+    """Where each leaf is, and which version of it to read (None: the newest)."""
+    locations, versions = leaves.column("location"), leaves.column("read_version")
+    return zip(locations.to_pylist(), versions.to_pylist(), strict=True)
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
     """A leaf to read: at which version (None: the newest), and what the scan has to filter."""

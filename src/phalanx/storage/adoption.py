@@ -23,7 +23,7 @@ from phalanx.model.partition_key import keyed, keys_of
 from phalanx.model.rows import check_columns, plain_schema, without_ids
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
-from phalanx.planning.fields import bound_fields
+from phalanx.planning.fields import source_columns
 from phalanx.storage.lance_schema import ids_of, is_aligned, lance_schema
 from phalanx.storage.location import Location
 
@@ -71,13 +71,7 @@ def key_of_rows(
     dataset: lance.LanceDataset, spec: PartitionSpec, schema: Schema, location: Location
 ) -> pa.Table | None:
     """The one partition key that all rows have; None if there are no rows."""
-    sources = {
-        path[0]
-        for field in bound_fields(spec, schema)
-        for path in field.sources
-        if path is not None
-    }
-    columns = [name for name in schema.names if name in sources] or [schema.names[0]]
+    columns = source_columns(spec, schema)
     found: pa.Table | None = None
     for batch in dataset.scanner(columns=columns).to_batches():
         keys = keyed(spec, batch, schema).keys

@@ -18,7 +18,7 @@ from phalanx.model.partition_key import PartitionKey, keyed, keys_of
 from phalanx.model.predicate import Predicate
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
-from phalanx.planning.fields import bound_fields
+from phalanx.planning.fields import source_columns
 from phalanx.storage import leaf
 from phalanx.storage.leaf import Change
 from phalanx.storage.location import Location
@@ -104,22 +104,19 @@ def write_rows(manifest: Manifest, rows: Shuffled) -> list[LeafWrite]:
 def commit_leaves(writes: Sequence[LeafWrite], manifest: Manifest, repair: str) -> int:
     """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done."""
     done = outcomes(lambda write: _commit(write, manifest), writes)
-    failed = [
-        (write.key, result)
-        for write, result in zip(writes, done, strict=True)
-        if isinstance(result, Exception)
-    ]
-    if not failed:
+    failures = [result for result in done if isinstance(result, Exception)]
+    if not failures:
         return sum(result for result in done if isinstance(result, int))
-    written = [write.key for write, result in zip(writes, done, strict=True) if result is not None]
-    written = [key for key in written if key not in {key for key, _ in failed}]
-    cause = failed[0][1]
+    written: list[PartitionKey] = []
+    missing: list[PartitionKey] = []
+    for write, result in zip(writes, done, strict=True):
+        (missing if isinstance(result, Exception) else written).append(write.key)
+    cause = failures[0]
     if not written and isinstance(cause, PhalanxError):
         raise cause
     raise PartialWrite(
-        f"Wrote {len(written)} of {len(writes)} partitions. "
-        f"Written: {_named(written)}. Not written: {_named([key for key, _ in failed])}. "
-        f"The first failure: {cause} {repair}"
+        f"Wrote {len(written)} of {len(writes)} partitions. Written: {_named(written)}. "
+        f"Not written: {_named(missing)}. The first failure: {cause} {repair}"
     ) from cause
 
 
@@ -144,13 +141,7 @@ def deleting(predicate: Predicate, schema: Schema) -> Deletion:
 
 def deleting_keys(touched: pa.Table, spec: PartitionSpec, schema: Schema) -> Deletion:
     """The removal of the rows that fall in these partitions of a spec, wherever they are."""
-    sources = {
-        path[0]
-        for field in bound_fields(spec, schema)
-        for path in field.sources
-        if path is not None
-    }
-    columns = [name for name in schema.names if name in sources] or [schema.names[0]]
+    columns = source_columns(spec, schema)
 
     def find(dataset: lance.LanceDataset) -> Change:
         found = [np.empty(0, np.uint64)]

@@ -10,7 +10,7 @@ from lance.fragment import FragmentMetadata
 
 from phalanx.model.partition_key import SPEC_ID
 from phalanx.model.spec import PartitionField
-from phalanx.planning.scan import LEAF_COLUMNS, Sizes
+from phalanx.planning.scan import LEAF_COLUMNS, Sizes, located
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
@@ -64,15 +64,7 @@ def files(manifest: Manifest) -> pa.Table:
 def sizes(manifest: Manifest, planned: dict[int, pa.Table]) -> Sizes:
     """The bytes of the planned leaves, and of all leaves unless there are too many."""
     root = manifest.root
-    chosen = [
-        (location, version)
-        for leaves in planned.values()
-        for location, version in zip(
-            leaves.column("location").to_pylist(),
-            leaves.column("read_version").to_pylist(),
-            strict=True,
-        )
-    ]
+    chosen = [leaf for leaves in planned.values() for leaf in located(leaves)]
 
     def measure(leaf: tuple[str, int | None]) -> int:
         return sum(map(_bytes, _fragments(root.child(leaf[0]), leaf[1])))
@@ -80,26 +72,14 @@ def sizes(manifest: Manifest, planned: dict[int, pa.Table]) -> Sizes:
     counted = dict(zip(chosen, in_parallel(measure, chosen), strict=True))
     if manifest.total_partitions > _MOST_MEASURED:
         return Sizes(sum(counted.values()), None)
-    everything = [
-        (location, version)
-        for leaves in manifest.leaves().values()
-        for location, version in zip(
-            leaves.column("location").to_pylist(),
-            leaves.column("read_version").to_pylist(),
-            strict=True,
-        )
-    ]
+    everything = (leaf for leaves in manifest.leaves().values() for leaf in located(leaves))
     others = [leaf for leaf in everything if leaf not in counted]
     return Sizes(sum(counted.values()), sum(counted.values()) + sum(in_parallel(measure, others)))
 
 
 def _leaves(manifest: Manifest) -> Iterator[tuple[int, Location, int | None]]:
     for spec_id, leaves in sorted(manifest.leaves().items()):
-        for location, version in zip(
-            leaves.column("location").to_pylist(),
-            leaves.column("read_version").to_pylist(),
-            strict=True,
-        ):
+        for location, version in located(leaves):
             yield spec_id, manifest.root.child(location), version
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from phalanx.errors import InvalidSchema, SchemaMismatch
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
-from phalanx.planning.scan import ScanPlan
+from phalanx.planning.scan import ScanPlan, located
 from phalanx.storage.location import Location
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.reading import SCAN_THREADS, LeafScan, in_order
@@ -73,12 +73,8 @@ class Scan:
         for spec in self.plan.pruning.specs:
             leaves = self.plan.leaves[spec.spec_id]
             residuals = self.plan.residuals[spec.spec_id]
-            for location, version, place in zip(
-                leaves.column("location").to_pylist(),
-                leaves.column("read_version").to_pylist(),
-                residuals.places.tolist(),
-                strict=True,
-            ):
+            places = residuals.places.tolist()
+            for (location, version), place in zip(located(leaves), places, strict=True):
                 scan = LeafScan(
                     self.location.child(location),
                     version,
