@@ -12,6 +12,7 @@ from phalanx.errors import (
     PartialWrite,
     PhalanxError,
     SchemaMismatch,
+    StorageFailure,
     UnknownSpec,
 )
 from phalanx.model.partition_by import (
@@ -50,6 +51,7 @@ __all__ = [
     "PhalanxError",
     "Scan",
     "SchemaMismatch",
+    "StorageFailure",
     "Table",
     "UnknownSpec",
     "__version__",

@@ -9,6 +9,7 @@
     ├── PartialWrite       some partitions have the change, others have not
     ├── NotPartitioned     the path holds no partitioned namespace
     ├── UnknownSpec        data written under a spec version that has no definition
+    ├── StorageFailure     the store below failed: no permission, no space, a damaged file
     └── ForeignWrite       someone wrote to a leaf table past Phalanx
 
 A message says what failed, the value, what was expected, and what to do.
@@ -49,6 +50,10 @@ class NotPartitioned(PhalanxError):
 
 class UnknownSpec(PhalanxError):
     """Data written under a spec version that has no definition."""
+
+
+class StorageFailure(PhalanxError):
+    """The store below failed: no permission, no space, a damaged or missing file."""
 
 
 class ForeignWrite(PhalanxError):

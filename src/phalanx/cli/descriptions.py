@@ -13,9 +13,9 @@ from rich.filesize import decimal
 from phalanx.cli import json_text
 from phalanx.cli.failures import note
 from phalanx.cli.tables import Column, cell, column, show
-from phalanx.model.partition_key import SPEC_ID
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
+from phalanx.table.inspection import shown_name
 from phalanx.table.table import Table
 
 _MODES = {"weak": "weak: each partition commits for itself", "strong": "strong: all or nothing"}
@@ -32,7 +32,7 @@ def table_to_dict(table: Table) -> dict[str, Any]:
     partitions = table.partitions()
     specs = []
     for number, spec in sorted(table.specs.items()):
-        own = partitions.filter(pc.equal(partitions.column(SPEC_ID), number))
+        own = partitions.filter(pc.equal(partitions.column("spec_id"), number))
         specs.append({**spec_to_dict(spec, schema), **_sizes(own)})
     return {
         "uri": table.uri,
@@ -78,8 +78,10 @@ def partitions_to_list(table: Table) -> list[dict[str, Any]]:
     specs = table.specs
     return [
         {
-            SPEC_ID: row[SPEC_ID],
-            "values": {field.field_id: row[field.field_id] for field in specs[row[SPEC_ID]].fields},
+            "spec_id": row["spec_id"],
+            "values": {
+                field.field_id: row[shown_name(field)] for field in specs[row["spec_id"]].fields
+            },
             "location": row["location"],
             # Versions have 64 bits, and numbers in JSON often fewer.
             "read_version": None if row["read_version"] is None else str(row["read_version"]),
@@ -108,7 +110,7 @@ def show_partitions(found: list[dict[str, Any]], root: str, limit: int | None) -
     inside = [partition["location"].removeprefix(f"{root}/") for partition in shown]
     hidden_columns = show(
         [
-            column("spec", [f"v{partition[SPEC_ID]}" for partition in shown]),
+            column("spec", [f"v{partition['spec_id']}" for partition in shown]),
             *fields,
             *_size_columns(shown),
             column("location", inside),

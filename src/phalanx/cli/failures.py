@@ -10,11 +10,10 @@ import typer
 from typer.core import TyperGroup
 
 from phalanx.errors import PhalanxError
+from phalanx.storage.failures import is_lances, plain_reason
 
 # Lance raises plain ValueError and RuntimeError, too.
 _EXPECTED = (PhalanxError, OSError, pa.ArrowException, ValueError, RuntimeError)
-# Lance adds the place in its own source code.
-_SOURCE_PLACE = re.compile(r",? ?(/\S+|rust/\S+)\.rs:\d+(:\d+)?")
 
 
 class OneLineFailures(TyperGroup):
@@ -34,8 +33,9 @@ class OneLineFailures(TyperGroup):
 
 def one_line(error: BaseException) -> str:
     """The message without line breaks, and without places in foreign source code."""
-    text = str(error) or type(error).__name__
-    return re.sub(r"\s*[\r\n]\s*", " ", _SOURCE_PLACE.sub("", text).strip())
+    if is_lances(error):
+        return plain_reason(error)
+    return re.sub(r"\s*[\r\n]\s*", " ", str(error).strip() or type(error).__name__)
 
 
 def warn(message: str) -> None:

@@ -33,7 +33,7 @@ class PartitionTerm:
     field_id: str | None = None
 
 
-PartitionBy: TypeAlias = str | Sequence[str | PartitionTerm]
+PartitionBy: TypeAlias = "str | PartitionTerm | Sequence[str | PartitionTerm]"
 
 
 def identity(column: str, *, field_id: str | None = None) -> PartitionTerm:
@@ -99,6 +99,8 @@ def partition_terms(partition_by: PartitionBy) -> tuple[PartitionTerm, ...]:
     """The items of `partition_by`; plain text in a list is a column."""
     if isinstance(partition_by, str):
         return _parse(partition_by)
+    if isinstance(partition_by, PartitionTerm):
+        partition_by = [partition_by]
     if not isinstance(partition_by, Iterable):
         raise InvalidSpec(f"Cannot partition by {partition_by!r}: expected a list or text.")
     terms = []

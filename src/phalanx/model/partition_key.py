@@ -14,7 +14,8 @@ from phalanx.model.grouping import Groups, group
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 
-SPEC_ID = "spec_id"
+# The column of the spec's id among those of partition fields, whose ids have no dot.
+SPEC_ID = ".spec_id"
 # How Arrow begins the text of a date or time that has no day in the calendar.
 _BEYOND_THE_CALENDAR = "<value out of range"
 

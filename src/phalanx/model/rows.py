@@ -36,14 +36,20 @@ def reader_of(data: Any) -> pa.RecordBatchReader:
     if pandas is not None and isinstance(data, pandas.DataFrame):
         try:
             return pa.Table.from_pandas(data, preserve_index=False).to_reader()
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        except (ValueError, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise SchemaMismatch(f"Cannot read the DataFrame as Arrow: {error}") from None
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
+        try:
+            return pa.RecordBatchReader.from_stream(data)
+        except pa.ArrowInvalid:
+            raise SchemaMismatch(
+                f"Cannot read rows from {type(data).__name__}: expected columns with names, and "
+                "it has one without. Make it a table."
+            ) from None
     raise SchemaMismatch(
         f"Cannot read rows from {type(data).__name__}: expected Arrow data (pyarrow, polars, "
         "DuckDB: anything with __arrow_c_stream__) or a pandas DataFrame. For a list of dicts "
-        "use pa.Table.from_pylist."
+        "use pa.Table.from_pylist; of a lazy frame or a dataset give what it reads."
     )
 
 
@@ -88,12 +94,13 @@ def check_columns(given: pa.Schema, schema: pa.Schema) -> None:
         hint = f" Did you mean {close[0]!r} as {missing[0]!r}? Rename it." if close else ""
         raise SchemaMismatch(
             f"The data lacks {_columns(missing)}: expected {', '.join(schema.names)}."
-            f"{hint or ' Add it, with NULL where there is no value.'}"
+            f"{hint or ' Add what is missing, with NULL where there is no value.'}"
         )
     if extra:
         raise SchemaMismatch(
             f"The data has {_columns(extra)}, which the table has not: expected "
-            f"{', '.join(schema.names)}. Remove it, or add it to the table with add_column."
+            f"{', '.join(schema.names)}. Leave out what is extra, or add it to the table with "
+            "add_column."
         )
     if doubled:
         raise SchemaMismatch(f"The data has {_columns(doubled)} more than once: expected once.")
@@ -139,18 +146,26 @@ def _fitted(array: pa.Array, field: pa.Field, path: str, done: int) -> pa.Array:
 
 
 def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    """The values in another type of their family; the children of nested types one by one."""
     if pt.is_dictionary(array.type) and not pt.is_dictionary(kind):
-        array = array.dictionary_decode()
+        array = _decoded(array)
+    if array.type == kind:
+        return array
     if pt.is_null(array.type):
         return pa.nulls(len(array), kind)
     if not _is_same_family(array.type, kind):
         raise SchemaMismatch(
             f"Column {path!r} is {kind}, but the data has it as {array.type}. Cast it first."
         )
+    if pt.is_nested(kind) and array.offset:
+        # Arrow builds no nested array with NULLs from a slice.
+        array = array.take(pa.array(np.arange(len(array))))
     try:
         if pt.is_struct(kind):
             return _cast_struct(array, kind, path)
-        if _is_list(kind) and pt.is_nested(kind.value_type):
+        if pt.is_map(kind):
+            return _cast_map(array, kind, path)
+        if _is_list(kind):
             return _cast_list(array, kind, path)
         cast = array.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -163,6 +178,14 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     return cast
 
 
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    values = array.dictionary
+    if pt.is_string_view(values.type) or pt.is_binary_view(values.type):
+        # Arrow cannot take from a view.
+        values = values.cast(pa.string() if pt.is_string_view(values.type) else pa.binary())
+    return values.take(array.indices)
+
+
 def _cast_struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.Array:
     given = [child.name for child in array.type]
     wanted = [child.name for child in kind]
@@ -172,41 +195,49 @@ def _cast_struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.Ar
             f"{', '.join(given)}. Make them the same."
         )
     children = [
-        _cast(array.field(child.name), child.type, f"{path}.{child.name}")
-        if array.field(child.name).type != child.type
-        else array.field(child.name)
-        for child in kind
+        _cast(array.field(child.name), child.type, f"{path}.{child.name}") for child in kind
     ]
-    mask = array.is_null() if array.null_count else None
-    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=_nulls_of(array))
 
 
 def _cast_list(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    """The list with its items cast one by one: Arrow's own cast drops and adds struct fields."""
+    """The list with its items cast by themselves: Arrow's own cast drops and adds struct fields."""
     given = pa.field(kind.value_field.name, array.type.value_type)
     if pt.is_fixed_size_list(kind):
-        return array.cast(kind)
+        array = array.cast(pa.list_(given, kind.list_size))
+        values = _cast(array.values, kind.value_type, f"{path}[]")
+        return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=_nulls_of(array))
     build, same = (
         (pa.LargeListArray, pa.large_list(given))
         if pt.is_large_list(kind)
         else (pa.ListArray, pa.list_(given))
     )
     array = array.cast(same)
-    if array.offset:
-        array = array.take(pa.array(range(len(array)), pa.int64()))
-    values = array.values
-    if values.type != kind.value_type:
-        values = _cast(values, kind.value_type, f"{path}[]")
-    mask = array.is_null() if array.null_count else None
-    return build.from_arrays(array.offsets, values, type=kind, mask=mask)
+    values = _cast(array.values, kind.value_type, f"{path}[]")
+    return build.from_arrays(array.offsets, values, type=kind, mask=_nulls_of(array))
+
+
+def _cast_map(array: pa.MapArray, kind: pa.MapType, path: str) -> pa.Array:
+    keys = _cast(array.keys, kind.key_type, f"{path}[]")
+    items = _cast(array.items, kind.item_type, f"{path}[]")
+    return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_nulls_of(array))
+
+
+def _nulls_of(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
 
 
 def _check_exact(array: pa.Array, cast: pa.Array, path: str) -> None:
-    """A number that the float type cannot hold is refused, not rounded."""
+    """A number that the float type cannot hold is refused, not rounded.
+
+    The items of lists and vectors may be rounded, as embeddings are; but never to infinity.
+    """
     back = cast.cast(array.type, safe=False)
     same = pc.equal(back, array)
     if pt.is_floating(array.type):
         same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(array)))
+        if "[]" in path:
+            same = pc.or_(same, pc.is_finite(back))
     if not pc.all(same, min_count=0).as_py():
         worst = array.filter(pc.invert(pc.fill_null(same, True)))[0].as_py()
         raise SchemaMismatch(
@@ -291,6 +322,8 @@ def _is_same_family(given: pa.DataType, wanted: pa.DataType) -> bool:
         return given.value_type == wanted.value_type or _is_same_family(
             given.value_type, wanted.value_type
         )
+    if pt.is_null(given):
+        return True
     if pt.is_floating(given) and not pt.is_floating(wanted):
         return False
     if pt.is_decimal(given) and not pt.is_decimal(wanted):

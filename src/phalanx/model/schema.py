@@ -205,6 +205,11 @@ class Schema:
     def promote(self, name: Path | str, type: pa.DataType) -> "Schema":
         """With a wider type for a column or struct child, which keeps its id."""
         path = self.resolve(name)
+        if not isinstance(type, pa.DataType):
+            raise SchemaMismatch(
+                f"Cannot change column {_dotted(path)} to {type!r}: expected a type of Arrow, "
+                "such as pa.int64()."
+            )
         old = self.type_of(self._by_path[path])
         if not _widens(old, type):
             raise SchemaMismatch(

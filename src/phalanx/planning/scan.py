@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from phalanx.model.locations import resolved
-from phalanx.model.partition_key import SPEC_ID, PartitionKey, json_value, plain_values
+from phalanx.model.partition_key import PartitionKey, json_value, plain_values
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rendering import summary, to_datafusion
 from phalanx.planning.projection import Reason, SpecProjection
@@ -18,12 +18,14 @@ from phalanx.planning.pruning import Pruning
 from phalanx.planning.residual import Residuals
 
 # A leaf in a plan has these columns, then its partition values.
-LEAF_COLUMNS = ("object_id", "location", "read_version")
+# No field id has a dot in it.
+OBJECT_ID, LOCATION, READ_VERSION = ".object_id", ".location", ".read_version"
+LEAF_COLUMNS = (OBJECT_ID, LOCATION, READ_VERSION)
 
 
 def located(leaves: pa.Table) -> Iterator[tuple[str, int | None]]:
     """Where each leaf is, and which version of it to read (None: the newest)."""
-    locations, versions = leaves.column("location"), leaves.column("read_version")
+    locations, versions = leaves.column(LOCATION), leaves.column(READ_VERSION)
     return zip(locations.to_pylist(), versions.to_pylist(), strict=True)
 
 
@@ -45,7 +47,7 @@ class Sizes:
     total: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScanPlan:
     """The leaves that a predicate needs, in the order in which they are read.
 
@@ -59,7 +61,20 @@ class ScanPlan:
     leaves: Mapping[int, pa.Table]
     residuals: Mapping[int, Residuals]
     total_partitions: int
-    measure: Callable[[], Sizes] | None = field(default=None, compare=False, repr=False)
+    measure: Callable[[], Sizes] | None = field(default=None, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ScanPlan):
+            return NotImplemented
+        return self._contents == other._contents
+
+    def __hash__(self) -> int:
+        return hash(self._contents)
+
+    @cached_property
+    def _contents(self) -> tuple[object, ...]:
+        """What makes two plans the same: the leaves, what is filtered in them, and the reasons."""
+        return self.root, str(self.pruning), self.total_partitions, self.partitions
 
     def __getstate__(self) -> dict[str, Any]:
         # What is shipped to an executor is read there, not shown.
@@ -119,7 +134,7 @@ class ScanPlan:
             "fail_open": [reason.condition for reason in self.fail_open],
             "partitions": [
                 {
-                    SPEC_ID: partition.key.spec_id,
+                    "spec_id": partition.key.spec_id,
                     "values": {
                         name: json_value(value)
                         for name, value in zip(
@@ -138,7 +153,7 @@ class ScanPlan:
 
     def _spec_dict(self, spec: SpecProjection) -> dict[str, Any]:
         return {
-            SPEC_ID: spec.spec_id,
+            "spec_id": spec.spec_id,
             "partition_by": self.labels[spec.spec_id],
             "scanned_partitions": self.leaves[spec.spec_id].num_rows,
             "filter": summary(spec.filter),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rendering import for_lance, to_lance
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
+from phalanx.storage.failures import plain_reason
 from phalanx.storage.lance_schema import ids_of, lance_schema
 from phalanx.storage.location import Location
 from phalanx.storage.races import until_won
@@ -83,6 +83,11 @@ def check_storable(schema: Schema) -> None:
             )
     for node in walk(columns_of(schema.arrow)):
         kind = arrow_json.field_from_json(node.field).type
+        if pt.is_struct(kind) and not kind.num_fields:
+            raise InvalidSchema(
+                f"Column {'.'.join(node.place)!r} is a struct without fields: expected at least "
+                "one. Give it a field, or drop it."
+            )
         if pt.is_fixed_size_list(kind) and not pt.is_primitive(kind.value_type):
             nested_vector = pt.is_fixed_size_list(kind.value_type)
             if not nested_vector:
@@ -94,9 +99,9 @@ def check_storable(schema: Schema) -> None:
     try:
         stored = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}").schema
     except (OSError, ValueError) as error:
-        reason = re.sub(r", /\S+:\d+:\d+$", "", str(error).splitlines()[0])
         raise InvalidSchema(
-            f"Lance cannot store this schema: {reason}. Use another type for the column."
+            f"Lance cannot store this schema: {plain_reason(error)} "
+            "Use another type or name for the column."
         ) from None
     for given, kept in zip(rows.schema, stored, strict=True):
         if given.type != kept.type:
@@ -118,25 +123,51 @@ def write(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A version of a leaf, and the rows to remove from it."""
+
+    dataset: lance.LanceDataset
+    found: Change
+
+
+def prepare(
+    location: Location,
+    schema: Schema,
+    check_current: Callable[[], None],
+    deletion: Callable[[lance.LanceDataset], Change] | None,
+) -> Prepared:
+    """Find the rows to remove from the newest version; nothing is committed."""
+    dataset = align(location, schema, check_current)
+    return Prepared(dataset, Change() if deletion is None else deletion(dataset))
+
+
 def commit(
     location: Location,
     fragments: Iterable[FragmentMetadata],
     schema: Schema,
     check_current: Callable[[], None],
-    deletion: Callable[[lance.LanceDataset], Change] | None = None,
+    deletion: Callable[[lance.LanceDataset], Change] | None,
+    prepared: Prepared,
 ) -> int:
     """Add written files and remove rows on the leaf's main branch, in one commit.
 
-    Returns the number of rows removed. A deletion is found anew when another writer was first.
+    Returns the number of rows removed. They are found anew when another writer was first.
     """
     new = tuple(fragments)
     overtaken = False
+    ready: Prepared | None = prepared
 
     def attempt() -> int:
-        nonlocal overtaken
-        dataset = location.open_leaf() if new else align(location, schema, check_current)
-        check_ids(dataset, schema, location)
-        found = Change() if deletion is None else deletion(dataset)
+        nonlocal overtaken, ready
+        if ready is None and not new:
+            ready = prepare(location, schema, check_current, deletion)
+        if ready is None:
+            # Files that are written fit the leaf as it was: it must not be changed for them.
+            dataset = location.open_leaf()
+            check_ids(dataset, schema, location)
+            ready = Prepared(dataset, Change() if deletion is None else deletion(dataset))
+        dataset, found, ready = ready.dataset, ready.found, None
         change = Change(new, found.updated, found.removed)
         if not change.is_nothing:
             committed = LanceDataset.commit(
@@ -161,14 +192,19 @@ def _remove_others(
 ) -> int:
     """Remove what another writer added between the reading of a leaf and its replacement.
 
-    Where there was nothing to remove, Lance sees no conflict between two replacements.
+    Where there was nothing to remove, Lance sees no conflict between two replacements. What came
+    after ours stays: the last of several replacements counts.
     """
     paths = {file.path for fragment in ours for file in fragment.files}
 
     def attempt() -> int:
         dataset = location.open_leaf()
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
-        kept = {each.id for each in fragments if any(file.path in paths for file in each.files)}
+        own = [each.id for each in fragments if any(file.path in paths for file in each.files)]
+        if not own:
+            return 0
+        # Lance numbers fragments in the order of their commits.
+        kept = {each.id for each in fragments if each.id >= min(own)}
         found = deletion(dataset)
         change = Change(
             updated=tuple(each for each in found.updated if each.id not in kept),
@@ -179,7 +215,9 @@ def _remove_others(
         LanceDataset.commit(
             dataset, change.operation(), read_version=dataset.version, **location.write_options
         )
-        return found.rows_removed - sum(each.num_rows for each in fragments if each.id in kept)
+        gone = {each.id: each.num_rows for each in change.updated}
+        before = {each.id: each.num_rows for each in fragments}
+        return sum(before[number] - gone.get(number, 0) for number in {*gone, *change.removed})
 
     return until_won(attempt)
 
@@ -215,7 +253,10 @@ def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> C
             removed.append(fragment.fragment_id)
             continue
         changed = fragment.delete_rows(offsets.tolist())
-        updated.append(changed) if changed is not None else removed.append(fragment.fragment_id)
+        if changed is None:
+            removed.append(fragment.fragment_id)
+        else:
+            updated.append(changed)
     return Change((), tuple(updated), tuple(removed), len(addresses))
 
 

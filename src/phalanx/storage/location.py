@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import lance
 
 from phalanx.errors import PhalanxError
 from phalanx.model.locations import SCHEME, resolved
+
+# A scheme without its two slashes, and the store of which every process has its own.
+_ODD_SCHEME = re.compile(r"memory://|(?:file|s3|gs|az|abfss?|https?):(?!//)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,18 @@ class Location:
         cls, uri: str | os.PathLike[str], storage_options: dict[str, str] | None = None
     ) -> Location:
         """The location that a user names; local paths become absolute."""
-        text = os.fspath(uri)
+        text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else uri
+        if not isinstance(text, str) or not text.strip() or _ODD_SCHEME.match(text):
+            raise PhalanxError(
+                f"Cannot use {uri!r} as the place of a table: expected a path, or a URI such as "
+                "s3://bucket/table or file:///folder/table."
+            )
+        options = storage_options or {}
+        if wrong := [key for key, text in options.items() if not isinstance(text, str)]:
+            raise PhalanxError(
+                f"Cannot use storage_options with {wrong[0]!r}: {options[wrong[0]]!r}: expected "
+                "text. Write it in quotes."
+            )
         if not SCHEME.match(text):
             text = str(Path(text).expanduser().absolute())
         return cls(text.rstrip("/") or "/", storage_options)

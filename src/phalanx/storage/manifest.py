@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict, NotPartitioned, PhalanxError, UnknownSpec
+from phalanx.errors import (
+    CommitConflict,
+    NotPartitioned,
+    PhalanxError,
+    StorageFailure,
+    UnknownSpec,
+)
 from phalanx.model import engine
 from phalanx.model.grouping import order_of, positions
 from phalanx.model.partition_key import key_columns
@@ -25,6 +32,8 @@ from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.planning.pruning import Pruning
+from phalanx.planning.scan import LEAF_COLUMNS
+from phalanx.storage.failures import plain_reason
 from phalanx.storage.location import Location
 from phalanx.storage.naming import (
     SEPARATOR,
@@ -46,8 +55,8 @@ _FIXED_COLUMNS = [
     pa.field("base_objects", pa.list_(pa.field("object_id", pa.string()))),
     pa.field("read_version", pa.uint64()),
 ]
-# What a plan needs to know of a leaf, beside its partition values.
-_LEAF_COLUMNS = ["object_id", "location", "read_version"]
+# What a plan needs to know of a leaf, beside its partition values; as `LEAF_COLUMNS` there.
+_LEAF_COLUMNS = ("object_id", "location", "read_version")
 # Up to here reading all rows costs no more than having Lance filter them.
 _FEW_ROWS = 4096
 
@@ -82,7 +91,7 @@ class Manifest:
             staged.update_metadata({**WRITER_FLAG, **properties.to_metadata()})
         except (OSError, ValueError) as error:
             raise PhalanxError(
-                f"Cannot create {root}: Lance refuses its manifest: {error}"
+                f"Cannot create {root}: Lance refuses its manifest: {plain_reason(error)}"
             ) from None
         where = root.child(DIRECTORY)
         try:
@@ -93,7 +102,7 @@ class Manifest:
                     f"Cannot create {root}: a namespace exists there. Open it with phalanx.open, "
                     "or choose another path."
                 ) from None
-            raise PhalanxError(f"Cannot create {root}: {error}") from None
+            raise StorageFailure(f"Cannot create {root}: {plain_reason(error)}") from None
         return cls(root, where.open())
 
     @classmethod
@@ -103,7 +112,7 @@ class Manifest:
             dataset = root.child(DIRECTORY).open()
         except (OSError, ValueError) as error:
             if "not found" not in str(error).lower():
-                raise PhalanxError(f"Cannot open {root}: {error}") from None
+                raise StorageFailure(f"Cannot open {root}: {plain_reason(error)}") from None
             raise NotPartitioned(
                 f"Cannot open {root}: there is no partitioned namespace (no {DIRECTORY} table in "
                 "it). Check the path, or create it with phalanx.create."
@@ -112,8 +121,9 @@ class Manifest:
 
     def latest(self) -> Manifest:
         """The newest version; this one if nothing changed."""
-        if self.dataset.latest_version == self.version:
-            return self
+        with suppress(OSError, ValueError):
+            if self.dataset.latest_version == self.version:
+                return self
         return Manifest.open(self.root)
 
     def check_current(self, latest: Manifest | None = None) -> None:
@@ -342,7 +352,8 @@ def _array(values: list[pa.Scalar | None], kind: pa.DataType) -> pa.Array:
 def _sorted(rows: pa.Table, spec: PartitionSpec) -> pa.Table:
     """The leaves of one spec in the order of their values, fields under their own ids."""
     values = [rows.column(field.column).cast(field.result_type) for field in spec.fields]
-    schema = [(name, rows.schema.field(name).type) for name in _LEAF_COLUMNS]
+    types = [rows.schema.field(name).type for name in _LEAF_COLUMNS]
+    schema = list(zip(LEAF_COLUMNS, types, strict=True))
     schema += [(field.field_id, field.result_type) for field in spec.fields]
     table = pa.Table.from_arrays(
         [*(rows.column(name) for name in _LEAF_COLUMNS), *values], schema=pa.schema(schema)

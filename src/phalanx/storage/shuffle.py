@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phalanx.errors import SchemaMismatch
 from phalanx.model.grouping import Groups, positions
 from phalanx.model.rows import unsliced
 
@@ -196,7 +197,13 @@ def _joined(
 
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    if len(batches) == 1:
+        return batches[0]
+    try:
+        return pa.concat_batches(batches)
+    except pa.ArrowInvalid as error:
+        # Dictionaries with more values than their index type can number.
+        raise SchemaMismatch(f"Cannot put the rows together: {error}") from None
 
 
 def _put_aside(run: _Ordered | _Sorted, shuffled: Shuffled) -> _OnDisk:

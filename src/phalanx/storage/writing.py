@@ -19,6 +19,7 @@ from phalanx.model.predicate import Predicate
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import source_columns
+from phalanx.planning.scan import LOCATION
 from phalanx.storage import leaf
 from phalanx.storage.leaf import Change
 from phalanx.storage.location import Location
@@ -90,7 +91,7 @@ def write_rows(manifest: Manifest, rows: Shuffled) -> list[LeafWrite]:
     """Write the rows into files of their leaves, which must exist; nothing is committed."""
     spec, schema = manifest.properties.spec, manifest.properties.schema
     places = manifest.places(rows.keys)
-    locations = manifest.leaves()[spec.id].column("location").take(pa.array(places)).to_pylist()
+    locations = manifest.leaves()[spec.id].column(LOCATION).take(pa.array(places)).to_pylist()
     keys = list(keys_of(rows.keys))
 
     def write(place: int) -> LeafWrite:
@@ -102,8 +103,18 @@ def write_rows(manifest: Manifest, rows: Shuffled) -> list[LeafWrite]:
 
 
 def commit_leaves(writes: Sequence[LeafWrite], manifest: Manifest, repair: str) -> int:
-    """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done."""
-    done = outcomes(lambda write: _commit(write, manifest), writes)
+    """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done.
+
+    The rows to remove are found in all leaves before the first commit: a predicate that fails on
+    some of them changes nothing.
+    """
+    writes = [write for write in writes if write.fragments or write.deletion is not None]
+    schema, check_current = manifest.properties.schema, manifest.check_current
+    prepared = in_parallel(
+        lambda write: leaf.prepare(write.location, schema, check_current, write.deletion), writes
+    )
+    ready = list(zip(writes, prepared, strict=True))
+    done = outcomes(lambda each: _commit(*each, manifest), ready)
     failures = [result for result in done if isinstance(result, Exception)]
     if not failures:
         return sum(result for result in done if isinstance(result, int))
@@ -120,12 +131,14 @@ def commit_leaves(writes: Sequence[LeafWrite], manifest: Manifest, repair: str) 
     ) from cause
 
 
-def _commit(write: LeafWrite, manifest: Manifest) -> int:
-    if write.deletion is None and not write.fragments:
-        return 0
-    schema = manifest.properties.schema
+def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: Manifest) -> int:
     return leaf.commit(
-        write.location, write.fragments, schema, manifest.check_current, write.deletion
+        write.location,
+        write.fragments,
+        manifest.properties.schema,
+        manifest.check_current,
+        write.deletion,
+        prepared,
     )
 
 
@@ -170,7 +183,7 @@ def _remove_unlisted(manifest: Manifest, locations: Iterable[str]) -> None:
     listed = {
         location
         for leaves in manifest.leaves().values()
-        for location in leaves.column("location").to_pylist()
+        for location in leaves.column(LOCATION).to_pylist()
     }
     for location in set(locations) - listed:
         with suppress(OSError, ValueError):

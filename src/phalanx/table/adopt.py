@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from phalanx.errors import PhalanxError
 from phalanx.model.grouping import positions
 from phalanx.model.locations import SCHEME
-from phalanx.model.partition_key import PartitionKey, keys_of
+from phalanx.model.partition_key import SPEC_ID, PartitionKey, keys_of
 from phalanx.model.spec import PartitionSpec
+from phalanx.planning.scan import LOCATION
 from phalanx.storage.adoption import (
     check_indexes,
     check_schema,
@@ -108,7 +109,7 @@ def _agreed(
             )
         derived = wanted
     if derived is None:
-        return pa.table({"spec_id": pa.array([spec.id], pa.int32())})
+        return pa.table({SPEC_ID: pa.array([spec.id], pa.int32())})
     if wanted is not None and positions(wanted, derived)[0] < 0:
         [named], [real] = keys_of(wanted), keys_of(derived)
         raise PhalanxError(
@@ -123,9 +124,9 @@ def _check_free(manifest: Manifest, key: pa.Table, location: Location) -> None:
     place = int(manifest.places(key)[0])
     if place < 0:
         return
-    existing = manifest.leaves()[manifest.properties.spec.id].column("location")[place].as_py()
+    existing = manifest.leaves()[manifest.properties.spec.id].column(LOCATION)[place].as_py()
     [shown] = keys_of(key)
     raise PhalanxError(
         f"Cannot adopt {location}: the partition {shown.values} exists at "
-        f"{manifest.root.child(existing)}. Append the rows to it, or drop that partition first."
+        f"{manifest.root.child(existing)}. Append its rows instead."
     )

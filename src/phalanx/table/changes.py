@@ -19,6 +19,7 @@ from phalanx.model.partition_by import PartitionBy
 from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.model.transform import Identity
 from phalanx.model.truncate import Truncate
+from phalanx.planning.scan import LOCATION
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
@@ -118,7 +119,7 @@ def finish(manifest: Manifest) -> Manifest:
     locations = [
         manifest.root.child(location)
         for leaves in manifest.leaves().values()
-        for location in leaves.column("location").to_pylist()
+        for location in leaves.column(LOCATION).to_pylist()
     ]
     # A writer that has changed the schema meanwhile does, or did, the same for its own.
     with suppress(CommitConflict):

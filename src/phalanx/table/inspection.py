@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
-from phalanx.model.partition_key import SPEC_ID
 from phalanx.model.spec import PartitionField
 from phalanx.planning.scan import LEAF_COLUMNS, Sizes, located
 from phalanx.storage.location import Location
@@ -17,6 +16,11 @@ from phalanx.storage.parallel import in_parallel
 
 # Counting the bytes of more leaves than these takes longer than most scans.
 _MOST_MEASURED = 10_000
+_SPEC_ID = "spec_id"
+_OWN_NAMES = {
+    *(_SPEC_ID, "location", "read_version", "rows", "bytes"),
+    *("fragment_id", "paths", "deleted_rows"),
+}
 
 
 def partitions(manifest: Manifest) -> pa.Table:
@@ -118,5 +122,11 @@ def _with_keys(manifest: Manifest, repeats: list[int], columns: dict[str, pa.Arr
         )
         for name, parts in values.items()
     ]
-    keys = pa.table(arrays, names=[SPEC_ID, *fields]).take(rows)
-    return pa.table([*keys.columns, *columns.values()], names=[SPEC_ID, *fields, *columns])
+    names = [_SPEC_ID, *(shown_name(field) for field in fields.values())]
+    keys = pa.table(arrays, names=names).take(rows)
+    return pa.table([*keys.columns, *columns.values()], names=[*names, *columns])
+
+
+def shown_name(field: PartitionField) -> str:
+    """The name of a partition field among these columns: its id, unless that is one of them."""
+    return field.column if field.field_id in _OWN_NAMES else field.field_id

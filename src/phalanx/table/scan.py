@@ -11,6 +11,7 @@ from phalanx.errors import InvalidSchema, SchemaMismatch
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.planning.scan import ScanPlan, located
+from phalanx.storage.failures import told
 from phalanx.storage.location import Location
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.reading import SCAN_THREADS, LeafScan, in_order
@@ -36,7 +37,8 @@ class Scan:
         """All rows, in memory."""
         if self.limit is not None:
             return pa.Table.from_batches(self._batches(), self.schema)
-        parts = in_parallel(_read, self._leaf_scans(), SCAN_THREADS)
+        with told(f"scan {self.location}"):
+            parts = in_parallel(_read, self._leaf_scans(), SCAN_THREADS)
         return pa.Table.from_batches([batch for part in parts for batch in part], self.schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -52,8 +54,8 @@ class Scan:
 
     def count_rows(self) -> int:
         """How many rows there are; from metadata wherever every row of a leaf matches."""
-        scans = self._leaf_scans()
-        total = sum(in_parallel(LeafScan.count_rows, scans))
+        with told(f"count the rows of {self.location}"):
+            total = sum(in_parallel(LeafScan.count_rows, self._leaf_scans()))
         return total if self.limit is None else min(total, self.limit)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -61,12 +63,13 @@ class Scan:
         if left == 0:
             return
         threads = SCAN_THREADS if left is None else 2
-        for batch in in_order(self._leaf_scans(), threads, LeafScan.batches):
-            yield batch if left is None else batch.slice(0, left)
-            if left is not None:
-                left -= batch.num_rows
-                if left <= 0:
-                    return
+        with told(f"scan {self.location}"):
+            for batch in in_order(self._leaf_scans(), threads, LeafScan.batches):
+                yield batch if left is None else batch.slice(0, left)
+                if left is not None:
+                    left -= batch.num_rows
+                    if left <= 0:
+                        return
 
     def _leaf_scans(self) -> list[LeafScan]:
         scans = []
@@ -117,4 +120,5 @@ def checked_limit(limit: int | None) -> int | None:
     """The limit, if it is one."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise SchemaMismatch(f"Cannot use the limit {limit!r}: expected a number of rows from 0.")
-    return limit
+    # No table has more rows, and Lance takes no larger number.
+    return None if limit is not None and limit >= 1 << 62 else limit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import lance
 import pyarrow as pa
@@ -23,7 +23,8 @@ from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import bound_fields
 from phalanx.planning.pruning import prune
 from phalanx.planning.residual import settled
-from phalanx.planning.scan import ScanPlan
+from phalanx.planning.scan import LOCATION, READ_VERSION, ScanPlan
+from phalanx.storage.failures import told
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
@@ -50,6 +51,23 @@ _APPEND_THE_REST = (
     "Append the rows of the partitions not written; where these partitions held no other rows, "
     "overwrite_partitions with the same data does it too."
 )
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _tells(what: str) -> Callable[[Method], Method]:
+    """Errors of the store below become one message that says what could not be done."""
+
+    def wrap(method: Method) -> Method:
+        @functools.wraps(method)
+        def call(self: Table, *arguments: Any, **options: Any) -> Any:
+            with told(f"{what} {self.uri}"):
+                return method(self, *arguments, **options)
+
+        return cast(Method, call)
+
+    return wrap
 
 
 class Table:
@@ -99,6 +117,7 @@ class Table:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
+    @_tells("plan a scan of")
     def plan(self, where: str | None = None) -> ScanPlan:
         """Which partitions a predicate needs, and why."""
         manifest = self._refreshed()
@@ -117,22 +136,26 @@ class Table:
         plan = _plan(manifest, _bound(where, schema))
         return Scan(plan, manifest.root, schema, names, checked_limit(limit))
 
+    @_tells("open a partition of")
     def partition(self, **values: Any) -> lance.LanceDataset:
         """One leaf as an ordinary Lance table, by the values of all its partition fields."""
         manifest = self._refreshed()
         location, version = _leaf(manifest, values)
         return location.open_leaf(version)
 
+    @_tells("list the partitions of")
     def partitions(self) -> pa.Table:
         """Every partition with its values, its location, rows and bytes."""
         return inspection.partitions(self._refreshed())
 
+    @_tells("list the files of")
     def files(self) -> pa.Table:
         """Every fragment of every partition with its files, rows, deleted rows and bytes."""
         return inspection.files(self._refreshed())
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
+    @_tells("append to")
     def append(self, data: Any) -> int:
         """Add rows, each to its partition under the newest spec; returns how many."""
         manifest = self._writable()
@@ -142,6 +165,7 @@ class Table:
                 commit_leaves(write_rows(manifest, rows), manifest, _APPEND_THE_REST)
             return rows.rows
 
+    @_tells("overwrite")
     def overwrite(self, data: Any, where: str = "true") -> int:
         """Replace the rows that match `where` by rows that match it too; returns how many came."""
         manifest = self._writable()
@@ -152,6 +176,7 @@ class Table:
             commit_leaves(merged(write_rows(manifest, rows), deletions), manifest, _REPEAT)
             return rows.rows
 
+    @_tells("overwrite partitions of")
     def overwrite_partitions(self, data: Any) -> int:
         """Replace the partitions (under the newest spec) that the data touches, and nothing else.
 
@@ -168,6 +193,7 @@ class Table:
             commit_leaves(writes, manifest, _REPEAT)
             return rows.rows
 
+    @_tells("delete from")
     def delete(self, where: str) -> int:
         """Remove the rows that match; returns how many."""
         manifest = self._writable()
@@ -175,6 +201,7 @@ class Table:
         deletions = list(_deletions(manifest, bind(where, schema)))
         return commit_leaves(deletions, manifest, _REPEAT)
 
+    @_tells("adopt into")
     def adopt(self, uri: str | os.PathLike[str], /, **values: Any) -> PartitionKey:
         """Make an existing Lance table a partition, where it is and without a copy; its key.
 
@@ -194,6 +221,7 @@ class Table:
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
+    @_tells("evolve")
     def evolve(self, partition_by: PartitionBy) -> PartitionSpec:
         """Write under another spec from now on; what is stored stays as it is."""
         self._manifest, spec = changes.evolve(self._refreshed(), partition_by)
@@ -227,10 +255,11 @@ class Table:
         """Give a column a wider type; partitions do not change."""
         self._change(
             "promote_column",
-            {"name": name, "type": str(type)},
+            {"name": str(name), "type": str(type)},
             lambda properties: changes.promoted(properties, name, type),
         )
 
+    @_tells("change the schema of")
     def _change(
         self, name: str, arguments: Mapping[str, str], change: changes.SchemaChange
     ) -> None:
@@ -358,7 +387,7 @@ def _leaf_writes(
     manifest: Manifest, spec_id: int, leaves: pa.Table, removals: Sequence[Deletion]
 ) -> Iterator[LeafWrite]:
     keys = keys_of(manifest.keys_of_leaves(spec_id, leaves))
-    locations = leaves.column("location").to_pylist()
+    locations = leaves.column(LOCATION).to_pylist()
     for key, location, removal in zip(keys, locations, removals, strict=True):
         yield LeafWrite(key, manifest.root.child(location), (), removal)
 
@@ -374,7 +403,7 @@ def _leaf(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, int 
         place = int(manifest.places(wanted, number)[0])
         if place >= 0:
             row = manifest.leaves()[number].slice(place, 1).to_pylist()[0]
-            return manifest.root.child(row["location"]), row["read_version"]
+            return manifest.root.child(row[LOCATION]), row[READ_VERSION]
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
     fields = "; ".join(
         f"v{number}: {', '.join(field.field_id for field in spec.fields)}"

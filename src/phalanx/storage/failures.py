@@ -1,0 +1,41 @@
+"""What fails below Phalanx, told as one clear message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from phalanx.errors import PhalanxError, StorageFailure
+
+# Lance adds the place in its own source code.
+_SOURCE_PLACE = re.compile(r",? ?(/\S+|rust/\S+)\.rs:\d+(:\d+)?")
+_WRAPPING = re.compile(r"^(?:External error: |LanceError\(\w+\): |Generic \w+ error: )+")
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Turn an error of Lance into `StorageFailure`; errors of the caller's own data pass."""
+    try:
+        yield
+    except PhalanxError:
+        raise
+    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        if not is_lances(error):
+            raise
+        raise StorageFailure(f"Cannot {what}: {plain_reason(error)}") from error
+
+
+def is_lances(error: BaseException) -> bool:
+    """Whether the error comes from Lance: it names itself, or a place in its source."""
+    text = str(error)
+    return "LanceError" in text or _SOURCE_PLACE.search(text) is not None
+
+
+def plain_reason(error: BaseException) -> str:
+    """The message in one line, without wrappings and places in foreign source code."""
+    text = str(error).strip() or type(error).__name__
+    text = _WRAPPING.sub("", _SOURCE_PLACE.sub("", text))
+    return re.sub(r"\s*[\r\n]\s*", " ", text).strip().rstrip(".,") + "."
