@@ -61,15 +61,22 @@ class Change:
         )
 
 
-def create(location: Location, schema: Schema) -> None:
-    """A leaf without rows, with the namespace's field ids, where no other table is or was."""
+Deletion = Callable[[lance.LanceDataset], Change]
+
+
+def create(location: Location, schema: Schema) -> int:
+    """A leaf without rows, with the namespace's field ids, where no other table is or was.
+
+    Returns its version.
+    """
     rows = plain_schema(schema).empty_table()
     dataset = lance.write_dataset(rows, location.uri, **location.write_options)
     if ids_of(dataset) != schema.ids:
         projection = LanceOperation.Project(lance_schema(schema))
-        LanceDataset.commit(
+        dataset = LanceDataset.commit(
             dataset, projection, read_version=dataset.version, **location.write_options
         )
+    return int(dataset.version)
 
 
 @lru_cache(maxsize=64)
@@ -135,7 +142,7 @@ def prepare(
     location: Location,
     schema: Schema,
     check_current: Callable[[], None],
-    deletion: Callable[[lance.LanceDataset], Change] | None,
+    deletion: Deletion | None,
 ) -> Prepared:
     """Find the rows to remove from the newest version; nothing is committed."""
     dataset = align(location, schema, check_current)
@@ -147,7 +154,7 @@ def commit(
     fragments: Iterable[FragmentMetadata],
     schema: Schema,
     check_current: Callable[[], None],
-    deletion: Callable[[lance.LanceDataset], Change] | None,
+    deletion: Deletion | None,
     prepared: Prepared,
 ) -> int:
     """Add written files and remove rows on the leaf's main branch, in one commit.
@@ -188,7 +195,7 @@ def commit(
 def _remove_others(
     location: Location,
     ours: tuple[FragmentMetadata, ...],
-    deletion: Callable[[lance.LanceDataset], Change],
+    deletion: Deletion,
 ) -> int:
     """Remove what another writer added between the reading of a leaf and its replacement.
 

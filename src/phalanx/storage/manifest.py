@@ -6,6 +6,7 @@ rows are merged, and why with these options, `tests/integration/test_lance_facts
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -32,7 +33,7 @@ from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.planning.pruning import Pruning
-from phalanx.planning.scan import LEAF_COLUMNS
+from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.location import Location
 from phalanx.storage.naming import (
@@ -42,7 +43,7 @@ from phalanx.storage.naming import (
     spec_namespace,
     table_id,
 )
-from phalanx.storage.properties import EPOCH, WRITER_FLAG, Properties, properties_of
+from phalanx.storage.properties import EPOCH, MODE, WRITER_FLAG, Properties, properties_of
 from phalanx.storage.races import is_lost_race
 
 DIRECTORY = "__manifest"
@@ -68,7 +69,7 @@ class Manifest:
         self.root = root
         self.dataset = dataset
         self.version: int = dataset.version
-        self.properties: Properties = properties_of(dataset.metadata, root.uri)
+        self.properties: Properties = self._properties()
         self._leaves: dict[int, pa.Table] | None = None
         self._total: int | None = None
         self._asked = 0
@@ -119,6 +120,10 @@ class Manifest:
             ) from None
         return cls(root, dataset)
 
+    def at_version(self, version: int) -> Manifest:
+        """Another version of the same manifest."""
+        return Manifest(self.root, self.root.child(DIRECTORY).open(version))
+
     def latest(self) -> Manifest:
         """The newest version; this one if nothing changed."""
         with suppress(OSError, ValueError):
@@ -134,6 +139,14 @@ class Manifest:
                 f"Cannot write to {self.root}: another writer changed its schema or its specs "
                 "meanwhile. Look at the table as it is now, and write again."
             )
+
+    def _properties(self) -> Properties:
+        metadata = self.dataset.metadata
+        found = properties_of(metadata, self.root.uri)
+        # Another writer of the format says strong only by what it writes.
+        if not metadata.get(MODE) and self.dataset.count_rows("object_type = 'table_version'"):
+            return replace(found, mode="strong")
+        return found
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -151,21 +164,89 @@ class Manifest:
         """
         self._check_spec_versions()
         if self._leaves is None and self._is_worth_keeping(pruning):
-            everything = self.dataset.to_table(
-                columns=self._columns(), filter="object_type = 'table'"
-            )
-            self._leaves = self._by_spec(everything)
+            self._leaves = self._by_spec(self._found("object_type = 'table'"))
         if self._leaves is None:
             assert pruning is not None
             self._asked += 1
-            found = self.dataset.to_table(columns=self._columns(), filter=pruning.manifest_filter)
-            return self._by_spec(found)
+            return self._by_spec(self._found(pruning.manifest_filter))
         if pruning is None:
             return self._leaves
         return {
             spec.spec_id: _filtered(self._leaves[spec.spec_id], spec.filter)
             for spec in pruning.specs
         }
+
+    def versions(self, names: Iterable[str] | None = None) -> dict[str, int | None]:
+        """The versions to read of these leaves (all), by object id."""
+        found: dict[str, int | None] = {}
+        wanted = None if names is None else pa.array(names, pa.string())
+        for leaves in self.leaves().values():
+            if wanted is not None:
+                leaves = leaves.filter(pc.is_in(leaves.column(OBJECT_ID), wanted))
+            versions = leaves.column(READ_VERSION).to_pylist()
+            found.update(zip(leaves.column(OBJECT_ID).to_pylist(), versions, strict=True))
+        return found
+
+    def with_staged(self, versions: Mapping[str, int], added: pa.Table | None = None) -> Manifest:
+        """The same manifest as a transaction sees it: leaves in versions that it has staged.
+
+        `added` has the manifest rows of partitions that it made, under the newest spec.
+        """
+        view = copy.copy(self)
+        view._leaves = dict(self.leaves())
+        if added is not None:
+            spec = self.properties.spec
+            tables = added.filter(pc.equal(added.column("object_type"), "table"))
+            blank = pa.nulls(tables.num_rows, pa.uint64())
+            new = _of_spec(tables.append_column("read_version", blank), spec)
+            view._leaves[spec.id] = _ordered(pa.concat_tables([view._leaves[spec.id], new]))
+        names = pa.array(versions, pa.string())
+        staged = pa.array(versions.values(), pa.uint64())
+        for number, leaves in view._leaves.items():
+            places = pc.index_in(leaves.column(OBJECT_ID), names)
+            column = pc.coalesce(staged.take(places), leaves.column(READ_VERSION))
+            place = leaves.column_names.index(READ_VERSION)
+            view._leaves[number] = leaves.set_column(place, READ_VERSION, column)
+        view._total = sum(leaves.num_rows for leaves in view._leaves.values())
+        return view
+
+    def rows_of(self, object_ids: Iterable[str]) -> pa.Table:
+        """The rows with these ids, all their columns."""
+        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in object_ids)
+        return self.dataset.to_table(filter=f"object_id IN ({listed})" if listed else "false")
+
+    def _found(self, condition: str) -> pa.Table:
+        """The leaves under a condition, each with the version that its readers must read."""
+        names = self._columns()
+        stored = [name for name in names if name in self.dataset.schema.names]
+        rows = self.dataset.to_table(columns=stored, filter=condition)
+        place = names.index("read_version")
+        if "read_version" not in stored:
+            rows = rows.add_column(place, "read_version", pa.nulls(len(rows), pa.uint64()))
+        versions = rows.column("read_version")
+        if self.dataset.metadata.get(MODE) == "weak":
+            # What a namespace that was strong has left there is over.
+            return rows.set_column(place, "read_version", pa.nulls(len(rows), pa.uint64()))
+        if not versions.null_count:
+            return rows
+        newest = self._newest_versions()
+        listed = [newest.get(name) for name in rows.column("object_id").to_pylist()]
+        filled = pc.coalesce(versions, pa.array(listed, pa.uint64()))
+        return rows.set_column(place, "read_version", filled)
+
+    def _newest_versions(self) -> dict[str, int]:
+        """What the highest `table_version` row of each table says (format: Appendix C)."""
+        rows = self.dataset.to_table(
+            columns=["object_id", "read_version"], filter="object_type = 'table_version'"
+        )
+        found: dict[str, tuple[int, int]] = {}
+        for object_id, version in zip(
+            *(column.to_pylist() for column in rows.columns), strict=True
+        ):
+            table, _, number = object_id.rpartition(SEPARATOR)
+            if number.isdecimal() and version is not None:
+                found[table] = max(found.get(table, (-1, 0)), (int(number), version))
+        return {table: version for table, (_, version) in found.items()}
 
     def _is_worth_keeping(self, pruning: Pruning | None) -> bool:
         return pruning is None or self._asked > 0 or self.dataset.count_rows() <= _FEW_ROWS
@@ -179,7 +260,7 @@ class Manifest:
             pc.extract_regex(rows.column("object_id"), r"^v(?P<spec>[0-9]+)\$"), "spec"
         )
         return {
-            number: _sorted(rows.filter(pc.equal(of, str(number))), spec)
+            number: _ordered(_of_spec(rows.filter(pc.equal(of, str(number))), spec))
             for number, spec in self.properties.specs.items()
         }
 
@@ -278,11 +359,36 @@ class Manifest:
         merge = self.dataset.merge_insert("object_id").when_not_matched_insert_all()
         merge.use_index(False).conflict_retries(0).execute(rows)
 
+    def upsert(self, rows: pa.Table) -> None:
+        """Put rows in place, new or not, in one commit; a lost race if one was changed meanwhile.
+
+        Columns that the rows do not have become NULL: those that are there come whole.
+        """
+        merge = self.dataset.merge_insert("object_id").when_matched_update_all()
+        merge = merge.when_not_matched_insert_all().use_index(False).conflict_retries(0)
+        merge.execute(self.completed(rows))
+
+    def completed(self, rows: pa.Table) -> pa.Table:
+        """The rows with all columns of the manifest, NULL where they have none."""
+        ids = rows.column("object_id")
+        assert len(pc.unique(ids)) == len(ids), "duplicate keys would both be inserted"
+        schema = self.dataset.schema
+        columns = [
+            rows.column(field.name).cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in schema
+        ]
+        return pa.table(columns, schema=schema)
+
     def change_properties(self, properties: Properties) -> Manifest:
         """Put other properties in place; `CommitConflict` if someone else changed them first."""
-        changed = replace(properties, epoch=self.properties.epoch + 1)
+        return self.put_properties(replace(properties, epoch=self.properties.epoch + 1))
+
+    def put_properties(self, properties: Properties) -> Manifest:
+        """The same, for a change that nobody needs to be told of."""
         try:
-            self.dataset.update_metadata({**changed.to_metadata()})
+            self.dataset.update_metadata({**properties.to_metadata()})
         except OSError as error:
             if not is_lost_race(error):
                 raise
@@ -349,20 +455,22 @@ def _array(values: list[pa.Scalar | None], kind: pa.DataType) -> pa.Array:
     return pa.concat_arrays(parts)
 
 
-def _sorted(rows: pa.Table, spec: PartitionSpec) -> pa.Table:
-    """The leaves of one spec in the order of their values, fields under their own ids."""
+def _of_spec(rows: pa.Table, spec: PartitionSpec) -> pa.Table:
+    """Manifest rows as the leaves of one spec, fields under their own ids."""
     values = [rows.column(field.column).cast(field.result_type) for field in spec.fields]
-    types = [rows.schema.field(name).type for name in _LEAF_COLUMNS]
+    types = [pa.string(), pa.string(), pa.uint64()]
     schema = list(zip(LEAF_COLUMNS, types, strict=True))
     schema += [(field.field_id, field.result_type) for field in spec.fields]
-    table = pa.Table.from_arrays(
+    return pa.Table.from_arrays(
         [*(rows.column(name) for name in _LEAF_COLUMNS), *values], schema=pa.schema(schema)
     )
+
+
+def _ordered(leaves: pa.Table) -> pa.Table:
+    """The leaves of one spec in the order of their values."""
     # The object id makes the order of equal values, which nobody should have made, certain.
-    keys = pa.table(
-        [*values, rows.column("object_id")], names=list(map(str, range(len(values) + 1)))
-    )
-    return table.take(order_of(keys))
+    columns = [*leaves.columns[len(_LEAF_COLUMNS) :], leaves.column(OBJECT_ID)]
+    return leaves.take(order_of(pa.table(columns, names=list(map(str, range(len(columns)))))))
 
 
 def _filtered(leaves: pa.Table, predicate: Predicate) -> pa.Table:

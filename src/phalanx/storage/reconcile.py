@@ -56,17 +56,38 @@ def align(
             return dataset
         # After the leaf was opened: a change that comes later conflicts with the commit.
         check_current()
-        leaf = schema_of(dataset)
-        promoted = [name for name in schema.names if _is_promoted(name, leaf, schema)]
-        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
-        if promoted:
-            fragments = list(_promoted(dataset, leaf, schema, promoted))
-        merge = LanceOperation.Merge(fragments, lance_schema(schema, dataset))
         return LanceDataset.commit(
-            dataset, merge, read_version=dataset.version, max_retries=0, **location.write_options
+            dataset,
+            _alignment(dataset, schema),
+            read_version=dataset.version,
+            max_retries=0,
+            **location.write_options,
         )
 
     return until_won(attempt)
+
+
+def aligned(location: Location, dataset: lance.LanceDataset, schema: Schema) -> lance.LanceDataset:
+    """A version of the leaf with the namespace's schema, detached if it had to be made."""
+    if is_aligned(dataset, schema):
+        return dataset
+    return LanceDataset.commit(
+        dataset,
+        _alignment(dataset, schema),
+        read_version=dataset.version,
+        detached=True,
+        **location.write_options,
+    )
+
+
+def _alignment(dataset: lance.LanceDataset, schema: Schema) -> LanceOperation.BaseOperation:
+    """What gives a leaf the namespace's schema."""
+    leaf = schema_of(dataset)
+    promoted = [name for name in schema.names if _is_promoted(name, leaf, schema)]
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    if promoted:
+        fragments = list(_promoted(dataset, leaf, schema, promoted))
+    return LanceOperation.Merge(fragments, lance_schema(schema, dataset))
 
 
 def _id(field: pa.Field) -> int:

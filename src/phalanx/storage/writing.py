@@ -1,8 +1,8 @@
-"""Rows into leaves, in weak mode: every leaf commits for itself (format: Transaction, weak)."""
+"""Rows into leaves, and their commits in weak mode: every leaf for itself (format: Transaction)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,9 +19,9 @@ from phalanx.model.predicate import Predicate
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import source_columns
-from phalanx.planning.scan import LOCATION
+from phalanx.planning.scan import LOCATION, OBJECT_ID, located
 from phalanx.storage import leaf
-from phalanx.storage.leaf import Change
+from phalanx.storage.leaf import Change, Deletion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel, outcomes
@@ -29,7 +29,9 @@ from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import align
 from phalanx.storage.shuffle import Shuffled
 
-Deletion = Callable[[lance.LanceDataset], Change]
+# Which leaves an operation looks at in a manifest, and their versions.
+Footprint = Callable[[Manifest], dict[str, int | None]]
+Opening = Callable[[Location, int | None], lance.LanceDataset]
 _MOST_NAMED = 20
 
 
@@ -38,7 +40,9 @@ class LeafWrite:
     """What is to happen to one leaf: written files that come, and rows that go."""
 
     key: PartitionKey
+    object_id: str
     location: Location
+    version: int | None
     fragments: tuple[FragmentMetadata, ...] = ()
     deletion: Deletion | None = field(default=None)
 
@@ -80,26 +84,78 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
         found = until_won(attempt)
         manifest.check_current(found)
     except CommitConflict:
-        _remove_unlisted(manifest.latest(), made.values())
+        remove_unlisted(manifest.latest(), made.values())
         raise
     if made:
-        _remove_unlisted(found, made.values())
+        remove_unlisted(found, made.values())
     return found
 
 
-def write_rows(manifest: Manifest, rows: Shuffled) -> list[LeafWrite]:
-    """Write the rows into files of their leaves, which must exist; nothing is committed."""
-    spec, schema = manifest.properties.spec, manifest.properties.schema
-    places = manifest.places(rows.keys)
-    locations = manifest.leaves()[spec.id].column(LOCATION).take(pa.array(places)).to_pylist()
-    keys = list(keys_of(rows.keys))
+def write_rows(
+    manifest: Manifest,
+    rows: Shuffled,
+    opened: Opening,
+    written: dict[str, tuple[FragmentMetadata, ...]],
+) -> list[LeafWrite]:
+    """Write the rows into files of their leaves, which must exist; nothing is committed.
+
+    `written` has, and gets, the files of the same rows by the leaf they are in: a second attempt
+    does not write them again.
+    """
+    spec = manifest.properties.spec
+    leaves = manifest.leaves()[spec.id].take(pa.array(manifest.places(rows.keys)))
+    writes = list(leaf_writes(manifest, spec.id, leaves, [None] * leaves.num_rows))
 
     def write(place: int) -> LeafWrite:
-        where = manifest.root.child(locations[place])
-        dataset = align(where, schema, manifest.check_current)
-        return LeafWrite(keys[place], where, leaf.write(dataset, where, rows.reader(place)))
+        found = writes[place]
+        if found.location.uri not in written:
+            dataset = opened(found.location, found.version)
+            written[found.location.uri] = leaf.write(dataset, found.location, rows.reader(place))
+        found.fragments = written[found.location.uri]
+        return found
 
-    return in_parallel(write, range(len(keys)))
+    return in_parallel(write, range(len(writes)))
+
+
+def leaf_writes(
+    manifest: Manifest, spec_id: int, leaves: pa.Table, removals: Sequence[Deletion | None]
+) -> Iterator[LeafWrite]:
+    """The removals, each from its leaf of a spec."""
+    keys = keys_of(manifest.keys_of_leaves(spec_id, leaves))
+    names = leaves.column(OBJECT_ID).to_pylist()
+    for key, name, (location, version), removal in zip(
+        keys, names, located(leaves), removals, strict=True
+    ):
+        yield LeafWrite(key, name, manifest.root.child(location), version, (), removal)
+
+
+@dataclass(slots=True)
+class MainBranches:
+    """The leaves as weak mode writes them: each commit goes to a main branch, and is seen."""
+
+    manifest: Manifest
+
+    def ensure_partitions(self, keys: pa.Table) -> None:
+        """Create the partitions of the newest spec that are missing."""
+        self.manifest = ensure_partitions(self.manifest, keys)
+
+    def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
+        """A leaf to write files for, in the namespace's schema."""
+        return align(location, self.manifest.properties.schema, self.manifest.check_current)
+
+    def depend_on(self, footprint: Footprint, replaced: bool) -> None:
+        """Nothing is isolated here."""
+
+    def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
+        """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done."""
+        removed = commit_leaves(writes, self.manifest, repair)
+        if writes and self.manifest.latest().properties.mode != "weak":
+            raise PartialWrite(
+                f"{self.manifest.root} went to strong mode while these partitions were written: "
+                f"{_named([write.key for write in writes])}. The rows are on their main branches, "
+                "but perhaps in no snapshot. Look at the table, and write again what is missing."
+            )
+        return removed
 
 
 def commit_leaves(writes: Sequence[LeafWrite], manifest: Manifest, repair: str) -> int:
@@ -178,7 +234,7 @@ def merged(writes: Sequence[LeafWrite], deletions: Mapping[str, LeafWrite]) -> l
     return list(by_uri.values())
 
 
-def _remove_unlisted(manifest: Manifest, locations: Iterable[str]) -> None:
+def remove_unlisted(manifest: Manifest, locations: Iterable[str]) -> None:
     """Remove the leaves that the manifest does not list; one that stays is harmless."""
     listed = {
         location

@@ -26,6 +26,7 @@ from phalanx.storage.parallel import in_parallel
 from phalanx.storage.properties import Properties
 from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import align
+from phalanx.table.strong import complete
 
 SchemaChange = Callable[[Properties], Properties]
 
@@ -39,6 +40,8 @@ def evolve(manifest: Manifest, partition_by: PartitionBy) -> tuple[Manifest, Par
     manifest = _prepared(manifest, lambda latest: latest.add_columns(spec.fields))
     changed = dataclasses.replace(start, specs={**start.specs, spec.id: spec})
     manifest = manifest.change_properties(changed)
+    if manifest.properties.mode == "strong":
+        return complete(manifest), spec
     _insert_spec_namespace(manifest)
     return manifest.latest(), spec
 
@@ -115,6 +118,8 @@ def change_schema(
 
 def finish(manifest: Manifest) -> Manifest:
     """Bring every leaf in line with the namespace's schema."""
+    if manifest.properties.mode == "strong":
+        return _without_pending(complete(manifest), manifest.properties.pending)
     properties = manifest.properties
     locations = [
         manifest.root.child(location)
@@ -126,9 +131,15 @@ def finish(manifest: Manifest) -> Manifest:
         in_parallel(
             lambda location: align(location, properties.schema, manifest.check_current), locations
         )
-        latest = manifest.latest()
-        if latest.properties.pending == properties.pending:
-            latest.change_properties(dataclasses.replace(latest.properties, pending=None))
+        return _without_pending(manifest.latest(), properties.pending)
+    return manifest.latest()
+
+
+def _without_pending(manifest: Manifest, done: str | None) -> Manifest:
+    """Note that a change has reached every leaf, unless another one has come since."""
+    with suppress(CommitConflict):
+        if manifest.properties.pending == done:
+            manifest.put_properties(dataclasses.replace(manifest.properties, pending=None))
     return manifest.latest()
 
 

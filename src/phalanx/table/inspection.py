@@ -27,7 +27,7 @@ def partitions(manifest: Manifest) -> pa.Table:
     """Every leaf: its spec, its partition values, where it is, its rows and bytes."""
     leaves = list(_leaves(manifest))
     measured = in_parallel(lambda leaf: _fragments(*leaf[1:3]), leaves)
-    return _with_keys(
+    return with_keys(
         manifest,
         [1] * len(leaves),
         {
@@ -48,7 +48,7 @@ def files(manifest: Manifest) -> pa.Table:
         for (_, location, _), fragments in zip(leaves, measured, strict=True)
         for fragment in fragments
     ]
-    return _with_keys(
+    return with_keys(
         manifest,
         [len(fragments) for fragments in measured],
         {
@@ -95,7 +95,7 @@ def _bytes(fragment: FragmentMetadata) -> int:
     return sum(file.file_size_bytes or 0 for file in fragment.files)
 
 
-def _with_keys(manifest: Manifest, repeats: list[int], columns: dict[str, pa.Array]) -> pa.Table:
+def with_keys(manifest: Manifest, repeats: list[int], columns: dict[str, pa.Array]) -> pa.Table:
     """The columns, and before them the partition key of each leaf, repeated as often as said."""
     specs = manifest.properties.specs
     fields: dict[str, PartitionField] = {}

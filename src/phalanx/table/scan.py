@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from phalanx.errors import InvalidSchema, SchemaMismatch
+from phalanx.model.binding import bind
+from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
+from phalanx.planning.pruning import prune
+from phalanx.planning.residual import settled
 from phalanx.planning.scan import ScanPlan, located
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.reading import SCAN_THREADS, LeafScan, in_order
+from phalanx.table import inspection
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +129,40 @@ def checked_limit(limit: int | None) -> int | None:
         raise SchemaMismatch(f"Cannot use the limit {limit!r}: expected a number of rows from 0.")
     # No table has more rows, and Lance takes no larger number.
     return None if limit is not None and limit >= 1 << 62 else limit
+
+
+def scan_of(
+    manifest: Manifest, where: str | None, columns: Sequence[str] | None, limit: int | None
+) -> Scan:
+    """A scan of one version of a table."""
+    schema = manifest.properties.schema
+    names = checked_columns(columns, schema)
+    plan = plan_of(manifest, bound(where, schema))
+    return Scan(plan, manifest.root, schema, names, checked_limit(limit))
+
+
+def plan_of(manifest: Manifest, predicate: Predicate) -> ScanPlan:
+    """Which leaves a predicate needs, and what is left to filter in each."""
+    properties = manifest.properties
+    schema, specs = properties.schema, properties.specs
+    pruning = prune(predicate, specs, schema)
+    kept = manifest.leaves(pruning)
+    found = {
+        spec.spec_id: settled(kept[spec.spec_id], spec, specs[spec.spec_id], schema)
+        for spec in pruning.specs
+    }
+    leaves = {number: rows for number, (rows, _) in found.items()}
+    return ScanPlan(
+        root=manifest.root.uri,
+        pruning=pruning,
+        labels={number: spec.label(schema) for number, spec in specs.items()},
+        leaves=leaves,
+        residuals={number: residuals for number, (_, residuals) in found.items()},
+        total_partitions=manifest.total_partitions,
+        measure=functools.partial(inspection.sizes, manifest, leaves),
+    )
+
+
+def bound(where: str | None, schema: Schema) -> Predicate:
+    """The predicate that a text means; none keeps every row."""
+    return TRUE if where is None else bind(where, schema)

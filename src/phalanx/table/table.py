@@ -4,54 +4,33 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar, cast
 
 import lance
 import pyarrow as pa
 
-from phalanx.errors import InvalidPredicate, PhalanxError, SchemaMismatch
-from phalanx.model.binding import bind
-from phalanx.model.evaluation import matches
+from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy
-from phalanx.model.partition_key import PartitionKey, key_columns, keyed, keys_of
-from phalanx.model.predicate import TRUE, Predicate, all_of, among
-from phalanx.model.rows import conformed, plain_schema, reader_of
+from phalanx.model.partition_key import PartitionKey
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
-from phalanx.planning.fields import bound_fields
-from phalanx.planning.pruning import prune
-from phalanx.planning.residual import settled
-from phalanx.planning.scan import LOCATION, READ_VERSION, ScanPlan
+from phalanx.planning.scan import ScanPlan
 from phalanx.storage.failures import told
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import new_salt
 from phalanx.storage.properties import Properties
-from phalanx.storage.shuffle import Shuffled, shuffle
-from phalanx.storage.writing import (
-    Deletion,
-    LeafWrite,
-    commit_leaves,
-    deleting,
-    deleting_keys,
-    ensure_partitions,
-    merged,
-    write_rows,
-)
-from phalanx.table import changes, inspection
+from phalanx.storage.writing import MainBranches
+from phalanx.table import changes, history, inspection, operations, strong
 from phalanx.table.adopt import adopt
-from phalanx.table.scan import Scan, checked_columns, checked_limit
-
-# How to finish what reached only some partitions.
-_REPEAT = "Call it again with the same arguments: that gives the same table as one whole call."
-_APPEND_THE_REST = (
-    "Append the rows of the partitions not written; where these partitions held no other rows, "
-    "overwrite_partitions with the same data does it too."
-)
-
+from phalanx.table.keys import leaf_with, named_key
+from phalanx.table.operations import Statement
+from phalanx.table.scan import Scan, bound, plan_of, scan_of
+from phalanx.table.transaction import Transaction, run_alone
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -73,8 +52,10 @@ def _tells(what: str) -> Callable[[Method], Method]:
 class Table:
     """A partitioned namespace, as one table. Every call sees what is stored at its time."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, snapshot: int | datetime | None = None) -> None:
         self._manifest = manifest
+        # What the table is held at, and not written; None where it follows what is stored.
+        self._snapshot = snapshot
 
     def __repr__(self) -> str:
         label = self.spec.label(self._properties.schema)
@@ -112,6 +93,8 @@ class Table:
         return self._refreshed().properties
 
     def _refreshed(self) -> Manifest:
+        if self._snapshot is not None:
+            return self._manifest
         self._manifest = self._manifest.latest()
         return self._manifest
 
@@ -121,7 +104,7 @@ class Table:
     def plan(self, where: str | None = None) -> ScanPlan:
         """Which partitions a predicate needs, and why."""
         manifest = self._refreshed()
-        return _plan(manifest, _bound(where, manifest.properties.schema))
+        return plan_of(manifest, bound(where, manifest.properties.schema))
 
     def scan(
         self,
@@ -130,17 +113,13 @@ class Table:
         limit: int | None = None,
     ) -> Scan:
         """The rows that match, in the order of spec, partition values (NULL last) and leaf."""
-        manifest = self._refreshed()
-        schema = manifest.properties.schema
-        names = checked_columns(columns, schema)
-        plan = _plan(manifest, _bound(where, schema))
-        return Scan(plan, manifest.root, schema, names, checked_limit(limit))
+        return scan_of(self._refreshed(), where, columns, limit)
 
     @_tells("open a partition of")
     def partition(self, **values: Any) -> lance.LanceDataset:
         """One leaf as an ordinary Lance table, by the values of all its partition fields."""
         manifest = self._refreshed()
-        location, version = _leaf(manifest, values)
+        location, version = leaf_with(manifest, values)
         return location.open_leaf(version)
 
     @_tells("list the partitions of")
@@ -158,23 +137,12 @@ class Table:
     @_tells("append to")
     def append(self, data: Any) -> int:
         """Add rows, each to its partition under the newest spec; returns how many."""
-        manifest = self._writable()
-        with _shuffled(data, manifest) as rows:
-            if rows.rows:
-                manifest = ensure_partitions(manifest, rows.keys)
-                commit_leaves(write_rows(manifest, rows), manifest, _APPEND_THE_REST)
-            return rows.rows
+        return operations.append(self._writable(), self._run, data)
 
     @_tells("overwrite")
     def overwrite(self, data: Any, where: str = "true") -> int:
         """Replace the rows that match `where` by rows that match it too; returns how many came."""
-        manifest = self._writable()
-        predicate = bind(where, manifest.properties.schema)
-        with _shuffled(data, manifest, predicate, where) as rows:
-            manifest = ensure_partitions(manifest, rows.keys)
-            deletions = {write.location.uri: write for write in _deletions(manifest, predicate)}
-            commit_leaves(merged(write_rows(manifest, rows), deletions), manifest, _REPEAT)
-            return rows.rows
+        return operations.overwrite(self._writable(), self._run, data, where)
 
     @_tells("overwrite partitions of")
     def overwrite_partitions(self, data: Any) -> int:
@@ -183,23 +151,12 @@ class Table:
         Rows of these partitions are replaced wherever they are stored, older specs included.
         Returns how many rows came.
         """
-        manifest = self._writable()
-        with _shuffled(data, manifest) as rows:
-            if not rows.rows:
-                return 0
-            manifest = ensure_partitions(manifest, rows.keys)
-            deletions = dict(_replaced(manifest, rows.keys))
-            writes = merged(write_rows(manifest, rows), deletions)
-            commit_leaves(writes, manifest, _REPEAT)
-            return rows.rows
+        return operations.overwrite_partitions(self._writable(), self._run, data)
 
     @_tells("delete from")
     def delete(self, where: str) -> int:
         """Remove the rows that match; returns how many."""
-        manifest = self._writable()
-        schema = manifest.properties.schema
-        deletions = list(_deletions(manifest, bind(where, schema)))
-        return commit_leaves(deletions, manifest, _REPEAT)
+        return operations.delete(self._writable(), self._run, where)
 
     @_tells("adopt into")
     def adopt(self, uri: str | os.PathLike[str], /, **values: Any) -> PartitionKey:
@@ -213,18 +170,66 @@ class Table:
         Stock clients list it like every other partition. They can open it only if it is inside
         the root: they take every location for a path below it.
         """
-        wanted = functools.partial(_named_key, values) if values else None
+        wanted = functools.partial(named_key, values) if values else None
         return adopt(self._writable(), uri, wanted)
 
     def _writable(self) -> Manifest:
+        if self._snapshot is not None:
+            raise PhalanxError(
+                f"Cannot change {self.uri} as of {self._snapshot}: it is read-only. Change the "
+                "table itself, or make this its state with rollback()."
+            )
         return self._refreshed()
+
+    def _run(self, statement: Statement) -> int:
+        if self._manifest.properties.mode == "strong":
+            return run_alone(self._manifest, statement)
+        return statement(MainBranches(self._manifest))
+
+    # ── transactions and snapshots ───────────────────────────────────────────────────────────
+
+    def transaction(self, isolation: str = "snapshot", marker: str | None = None) -> Transaction:
+        """Several statements as one commit, in a `with` block; only in strong mode.
+
+        With `isolation="serializable"` it also fails if what it has read was changed meanwhile.
+        Of all transactions with the same marker one is committed: repeat it as often as needed.
+        """
+        return Transaction(self._strong(self._writable()), isolation, marker)
+
+    def snapshots(self) -> pa.Table:
+        """Every snapshot: id, time, operation, partitions, rows added and removed."""
+        return history.snapshots(self._refreshed())
+
+    def at(self, snapshot: int | datetime) -> Table:
+        """The table as of a snapshot or a time (UTC where it names no zone), read-only."""
+        return Table(history.at(self._strong(self._refreshed()), snapshot), snapshot)
+
+    def rollback(self, snapshot: int | datetime) -> int:
+        """Make the rows of a snapshot the newest ones, as a new snapshot; returns its id."""
+        return history.rollback(self._strong(self._writable()), snapshot)
+
+    def diff(self, a: int | datetime, b: int | datetime) -> pa.Table:
+        """The partitions that differ between two snapshots, with rows added and removed."""
+        return history.diff(self._strong(self._refreshed()), a, b)
+
+    def set_mode(self, mode: str) -> None:
+        """Commit from now on each partition for itself ("weak"), or all as one ("strong")."""
+        self._manifest = strong.set_mode(self._writable(), mode)
+
+    def _strong(self, manifest: Manifest) -> Manifest:
+        if manifest.properties.mode != "strong":
+            raise PhalanxError(
+                f"{self.uri} is in weak mode: transactions and snapshots need strong mode. "
+                "Change it with set_mode('strong')."
+            )
+        return manifest
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 
     @_tells("evolve")
     def evolve(self, partition_by: PartitionBy) -> PartitionSpec:
         """Write under another spec from now on; what is stored stays as it is."""
-        self._manifest, spec = changes.evolve(self._refreshed(), partition_by)
+        self._manifest, spec = changes.evolve(self._writable(), partition_by)
         return spec
 
     def add_column(self, field: pa.Field) -> None:
@@ -263,7 +268,7 @@ class Table:
     def _change(
         self, name: str, arguments: Mapping[str, str], change: changes.SchemaChange
     ) -> None:
-        self._manifest = changes.change_schema(self._refreshed(), name, arguments, change)
+        self._manifest = changes.change_schema(self._writable(), name, arguments, change)
 
 
 def create(
@@ -276,168 +281,20 @@ def create(
     storage_options: dict[str, str] | None = None,
 ) -> Table:
     """Make a partitioned namespace; an existing one is an error."""
-    if transaction != "weak":
-        raise PhalanxError(f"Cannot create a table with transaction={transaction!r}: use 'weak'.")
+    if transaction not in ("weak", "strong"):
+        raise PhalanxError(
+            f"Cannot create a table with transaction={transaction!r}: expected 'weak' or 'strong'."
+        )
     if layout != "namespace":
         raise PhalanxError(f"Cannot create a table with layout={layout!r}: use 'namespace'.")
     numbered = Schema.of(schema)
     check_storable(numbered)
     spec = next_spec(partition_by, numbered, {})
     properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None)
-    return Table(Manifest.create(Location.of(uri, storage_options), properties))
+    manifest = Manifest.create(Location.of(uri, storage_options), properties)
+    return Table(strong.complete(manifest) if transaction == "strong" else manifest)
 
 
 def open(uri: str | os.PathLike[str], *, storage_options: dict[str, str] | None = None) -> Table:
     """The partitioned namespace at a path or URI."""
     return Table(Manifest.open(Location.of(uri, storage_options)))
-
-
-def _plan(manifest: Manifest, predicate: Predicate) -> ScanPlan:
-    properties = manifest.properties
-    schema, specs = properties.schema, properties.specs
-    pruning = prune(predicate, specs, schema)
-    kept = manifest.leaves(pruning)
-    found = {
-        spec.spec_id: settled(kept[spec.spec_id], spec, specs[spec.spec_id], schema)
-        for spec in pruning.specs
-    }
-    leaves = {number: rows for number, (rows, _) in found.items()}
-    return ScanPlan(
-        root=manifest.root.uri,
-        pruning=pruning,
-        labels={number: spec.label(schema) for number, spec in specs.items()},
-        leaves=leaves,
-        residuals={number: residuals for number, (_, residuals) in found.items()},
-        total_partitions=manifest.total_partitions,
-        measure=functools.partial(inspection.sizes, manifest, leaves),
-    )
-
-
-def _bound(where: str | None, schema: Schema) -> Predicate:
-    return TRUE if where is None else bind(where, schema)
-
-
-def _shuffled(
-    data: Any, manifest: Manifest, predicate: Predicate = TRUE, where: str = "true"
-) -> Shuffled:
-    """The rows by partition, every one of them valid; nothing is written yet."""
-    schema, spec = manifest.properties.schema, manifest.properties.spec
-    batches = conformed(reader_of(data), schema.arrow)
-    if predicate != TRUE:
-        batches = _all_matching(batches, predicate, where)
-    return shuffle(
-        batches,
-        plain_schema(schema),
-        lambda rows: keyed(spec, rows, schema),
-        in_memory=isinstance(data, pa.Table | pa.RecordBatch),
-    )
-
-
-def _all_matching(
-    batches: Iterator[pa.RecordBatch], predicate: Predicate, where: str
-) -> Iterator[pa.RecordBatch]:
-    done = 0
-    for batch in batches:
-        kept = matches(predicate, batch)
-        if kept.true_count < batch.num_rows:
-            row = kept.to_pylist().index(False)
-            raise InvalidPredicate(
-                f"Row {done + row} of the data does not match {where!r}, the rows to be replaced: "
-                f"{batch.slice(row, 1).to_pylist()[0]}. Leave it out, or widen the predicate."
-            )
-        done += batch.num_rows
-        yield batch
-
-
-def _deletions(manifest: Manifest, predicate: Predicate) -> Iterator[LeafWrite]:
-    """The removal of the matching rows from every leaf that may have some."""
-    plan = _plan(manifest, predicate)
-    schema = manifest.properties.schema
-    for number, leaves in plan.leaves.items():
-        residuals = plan.residuals[number]
-        removals = [deleting(each, schema) for each in residuals.predicates]
-        yield from _leaf_writes(
-            manifest, number, leaves, [removals[place] for place in residuals.places.tolist()]
-        )
-
-
-def _replaced(manifest: Manifest, touched: pa.Table) -> Iterator[tuple[str, LeafWrite]]:
-    """The removal of the rows in these partitions of the newest spec, wherever they are."""
-    properties = manifest.properties
-    spec, schema = properties.spec, properties.schema
-    newest = manifest.leaves()[spec.id].take(pa.array(manifest.places(touched)))
-    everything = [deleting(TRUE, schema)] * newest.num_rows
-    for write in _leaf_writes(manifest, spec.id, newest, everything):
-        yield write.location.uri, write
-    older = {number: other for number, other in properties.specs.items() if number != spec.id}
-    known = [
-        among(field.term, touched.column(field.field.field_id).combine_chunks())
-        for field in bound_fields(spec, schema)
-        if field.term is not None
-    ]
-    pruning = prune(all_of(known), older, schema)
-    leaves = manifest.leaves(pruning) if older else {}
-    for number in older:
-        removals = [deleting_keys(touched, spec, schema)] * leaves[number].num_rows
-        for write in _leaf_writes(manifest, number, leaves[number], removals):
-            yield write.location.uri, write
-
-
-def _leaf_writes(
-    manifest: Manifest, spec_id: int, leaves: pa.Table, removals: Sequence[Deletion]
-) -> Iterator[LeafWrite]:
-    keys = keys_of(manifest.keys_of_leaves(spec_id, leaves))
-    locations = leaves.column(LOCATION).to_pylist()
-    for key, location, removal in zip(keys, locations, removals, strict=True):
-        yield LeafWrite(key, manifest.root.child(location), (), removal)
-
-
-def _leaf(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, int | None]:
-    """The one leaf with these partition values, the newest spec's first."""
-    specs = manifest.properties.specs
-    for number in sorted(specs, reverse=True):
-        spec = specs[number]
-        if {field.field_id for field in spec.fields} != set(values):
-            continue
-        wanted = _one_key(spec, values)
-        place = int(manifest.places(wanted, number)[0])
-        if place >= 0:
-            row = manifest.leaves()[number].slice(place, 1).to_pylist()[0]
-            return manifest.root.child(row[LOCATION]), row[READ_VERSION]
-    shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    fields = "; ".join(
-        f"v{number}: {', '.join(field.field_id for field in spec.fields)}"
-        for number, spec in sorted(specs.items())
-    )
-    raise PhalanxError(
-        f"No partition has {shown or 'no values'}: expected a value for every field of a spec "
-        f"({fields}) that some rows have. See partitions()."
-    )
-
-
-def _one_key(spec: PartitionSpec, values: Mapping[str, Any]) -> pa.Table:
-    columns = []
-    for field in spec.fields:
-        value = values[field.field_id]
-        try:
-            column = pa.array([value], field.result_type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
-            raise PhalanxError(
-                f"Partition field {field.field_id!r} has values of type {field.result_type}, "
-                f"not {value!r}."
-            ) from None
-        columns.append(column)
-    return key_columns(
-        spec.id, pa.table(columns, names=[field.field_id for field in spec.fields]), 1
-    )
-
-
-def _named_key(values: Mapping[str, Any], spec: PartitionSpec) -> pa.Table:
-    """The partition key of a spec that the values name, all of them and no others."""
-    expected = [field.field_id for field in spec.fields]
-    if set(values) != set(expected):
-        raise PhalanxError(
-            f"Cannot take {', '.join(values)} as partition values: expected exactly "
-            f"{', '.join(expected) or 'none'}, the fields of spec v{spec.id}."
-        )
-    return _one_key(spec, values)

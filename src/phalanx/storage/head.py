@@ -1,0 +1,233 @@
+"""Snapshots of a strong namespace, and the one fence that all of its commits pass.
+
+Each commit is one merge of manifest rows. Among them is always the head row: of two commits at
+the same time one is refused, so that history is linear. Stock readers ignore these rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.naming import SEPARATOR
+
+HEAD = "__phalanx_head"
+TABLE_VERSION = "table_version"
+PHALANX = "phalanx"
+_SNAPSHOT = "__phalanx_snapshot"
+_MARKER = "__phalanx_marker"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where history stands: the last snapshot, and the properties that it was made under.
+
+    Transactions that began before the snapshot `horizon` must not commit any more.
+    """
+
+    sequence: int
+    epoch: int
+    horizon: int
+    time: str
+
+    def to_json(self) -> str:
+        """The head as its row has it."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class LeafVersion:
+    """What a commit does to a leaf: the version to read from now on, and how it came to be.
+
+    `main` is the version that the leaf's main branch had when Phalanx took it over.
+    """
+
+    object_id: str
+    version: int
+    operation: str
+    added: int = 0
+    removed: int = 0
+    main: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A `table_version` row: which snapshot gave a leaf which version, and by what."""
+
+    snapshot: int
+    version: int
+    operation: str
+    main: int | None
+
+
+def head_of(manifest: Manifest) -> Head | None:
+    """The head of a strong namespace; None where nothing has been committed strongly."""
+    rows = manifest.rows_of([HEAD])
+    if not rows.num_rows:
+        return None
+    return Head(**json.loads(rows.column("metadata")[0].as_py()))
+
+
+def commit(
+    manifest: Manifest,
+    leaves: Sequence[LeafVersion],
+    operation: str,
+    *,
+    new: pa.Table | None = None,
+    epoch: int | None = None,
+    marker: str | None = None,
+) -> int:
+    """Commit one snapshot on top of exactly this manifest; its id. A lost race raises.
+
+    `new` has the rows of partitions that this commit makes. `epoch` is that of the properties,
+    where the commit completes a change of them.
+    """
+    head = head_of(manifest) or Head(0, manifest.properties.epoch, 0, _time(None))
+    moment = _time(head.time if head.sequence else None)
+    number = head.sequence + 1
+    head = replace(head, sequence=number, time=moment)
+    if epoch is not None:
+        head = replace(head, epoch=epoch)
+    snapshot = {
+        "id": number,
+        "time": moment,
+        "operation": operation,
+        "partitions": len(leaves),
+        "rows_added": sum(leaf.added for leaf in leaves),
+        "rows_removed": sum(leaf.removed for leaf in leaves),
+        "manifest_version": manifest.version,
+    }
+    ours = {HEAD: head.to_json(), _snapshot_id(number): json.dumps(snapshot)}
+    if marker is not None:
+        ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number})
+    manifest.upsert(
+        pa.concat_tables(
+            [
+                _table_rows(manifest, leaves, new),
+                manifest.completed(_version_rows(leaves, number)),
+                manifest.completed(_plain_rows(ours, PHALANX)),
+            ]
+        )
+    )
+    return number
+
+
+def _table_rows(
+    manifest: Manifest, leaves: Sequence[LeafVersion], new: pa.Table | None
+) -> pa.Table:
+    """The rows of the leaves, as they are but for the version, and those of new partitions."""
+    versions = {leaf.object_id: leaf.version for leaf in leaves}
+    found = manifest.completed(manifest.rows_of(versions))
+    if new is not None:
+        unknown = pc.invert(pc.is_in(new.column("object_id"), found.column("object_id")))
+        made = manifest.completed(new.filter(unknown))
+        there = manifest.rows_of(made.column("object_id").to_pylist()).column("object_id")
+        made = made.filter(pc.invert(pc.is_in(made.column("object_id"), there)))
+        found = pa.concat_tables([found, made])
+    listed = [versions.get(name) for name in found.column("object_id").to_pylist()]
+    place = found.column_names.index("read_version")
+    return manifest.completed(
+        found.set_column(place, "read_version", pa.array(listed, pa.uint64()))
+    )
+
+
+def _version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
+    said = {}
+    for leaf in leaves:
+        facts: dict[str, Any] = {
+            "operation": leaf.operation,
+            "rows_added": leaf.added,
+            "rows_removed": leaf.removed,
+        }
+        if leaf.main is not None:
+            facts["main"] = leaf.main
+        said[f"{leaf.object_id}{SEPARATOR}{number}"] = json.dumps(facts)
+    versions = pa.array([leaf.version for leaf in leaves], pa.uint64())
+    return _plain_rows(said, TABLE_VERSION).append_column("read_version", versions)
+
+
+def _plain_rows(metadata: Mapping[str, str], kind: str) -> pa.Table:
+    return pa.table(
+        {
+            "object_id": pa.array(metadata, pa.string()),
+            "object_type": pa.array([kind] * len(metadata), pa.string()),
+            "metadata": pa.array(metadata.values(), pa.string()),
+        }
+    )
+
+
+def entries_of(manifest: Manifest, object_id: str, after: int = 0) -> list[Entry]:
+    """The versions that snapshots after a given one gave to a leaf, the oldest first."""
+    prefix = object_id.replace("'", "''") + SEPARATOR
+    # A range, because names may hold what LIKE takes for wildcards.
+    beyond = prefix[:-1] + chr(ord(SEPARATOR) + 1)
+    rows = manifest.dataset.to_table(
+        columns=["object_id", "read_version", "metadata"],
+        filter=f"object_type = '{TABLE_VERSION}' AND object_id > '{prefix}' "
+        f"AND object_id < '{beyond}'",
+    )
+    found = []
+    for name, version, metadata in zip(*(each.to_pylist() for each in rows.columns), strict=True):
+        _, _, number = name.rpartition(SEPARATOR)
+        facts = json.loads(metadata or "{}")
+        if number.isdecimal() and int(number) > after:
+            found.append(Entry(int(number), version, facts.get("operation", ""), facts.get("main")))
+    return sorted(found, key=lambda entry: entry.snapshot)
+
+
+def committed_marker(manifest: Manifest, marker: str) -> int | None:
+    """The snapshot that was committed with a marker, if one was."""
+    rows = manifest.rows_of([marker_id(marker)])
+    if not rows.num_rows:
+        return None
+    number: int = json.loads(rows.column("metadata")[0].as_py())["snapshot"]
+    return number
+
+
+def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
+    """What the snapshot rows say, the oldest first."""
+    rows = manifest.dataset.to_table(
+        columns=["object_id", "metadata"], filter=f"object_type = '{PHALANX}'"
+    )
+    said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    found = [json.loads(text) for name, text in said if name.startswith(f"{_SNAPSHOT}{SEPARATOR}")]
+    return sorted(found, key=lambda snapshot: int(snapshot["id"]))
+
+
+def leave_strong(manifest: Manifest) -> None:
+    """Take away in one commit all that only strong mode has."""
+    tables = manifest.dataset.to_table(filter="object_type = 'table' AND read_version IS NOT NULL")
+    kinds = f"object_type IN ('{TABLE_VERSION}', '{PHALANX}')"
+    if not tables.num_rows and not manifest.dataset.count_rows(kinds):
+        return
+    place = tables.column_names.index("read_version")
+    cleared = tables.set_column(place, "read_version", pa.nulls(len(tables), pa.uint64()))
+    merge = manifest.dataset.merge_insert("object_id").when_matched_update_all()
+    merge = merge.when_not_matched_by_source_delete(kinds)
+    merge.use_index(False).conflict_retries(0).execute(manifest.completed(cleared))
+
+
+def _snapshot_id(number: int) -> str:
+    return f"{_SNAPSHOT}{SEPARATOR}{number}"
+
+
+def marker_id(marker: str) -> str:
+    """The id of the row that says that a marker was committed."""
+    digest = hashlib.blake2b(marker.encode(), digest_size=16).hexdigest()
+    return f"{_MARKER}{SEPARATOR}{digest}"
+
+
+def _time(last: str | None) -> str:
+    """Now; but later than the last snapshot, whatever the clocks of the writers say."""
+    now = datetime.now(UTC)
+    if last is not None:
+        now = max(now, datetime.fromisoformat(last) + timedelta(microseconds=1))
+    return now.isoformat(timespec="microseconds")

@@ -1,0 +1,126 @@
+"""Main follows: the leaves' main branches show what the manifest says, for stock clients.
+
+A main branch moves by `Restore` alone, which never conflicts. So whoever moves it looks at the
+manifest again afterwards; and whatever else is found on it, someone has written past Phalanx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import lance
+from lance import LanceDataset, LanceOperation
+
+from phalanx.errors import ForeignWrite
+from phalanx.planning.scan import LOCATION, OBJECT_ID
+from phalanx.storage.head import entries_of
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.races import until_won
+
+
+def locations_of(manifest: Manifest) -> dict[str, Location]:
+    """Where every leaf is, by object id."""
+    return {
+        object_id: manifest.root.child(location)
+        for leaves in manifest.leaves().values()
+        for object_id, location in zip(
+            leaves.column(OBJECT_ID).to_pylist(),
+            leaves.column(LOCATION).to_pylist(),
+            strict=True,
+        )
+    }
+
+
+def publish(
+    manifest: Manifest,
+    object_ids: Iterable[str] | None = None,
+    known: Mapping[str, int] | None = None,
+) -> Manifest:
+    """Bring the mains of these leaves (all) to the manifest's newest state.
+
+    `known` has versions of mains that are known to be ours. `ForeignWrite` names a leaf with
+    anything else on its main branch, which is left as it is.
+    """
+    ours = known or {}
+    manifest = manifest.latest()
+    wanted = None if object_ids is None else set(object_ids)
+    while True:
+        locations = locations_of(manifest)
+        versions = {
+            name: version
+            for name, version in manifest.versions().items()
+            if version is not None and (wanted is None or name in wanted)
+        }
+
+        moves = [
+            (manifest, name, locations[name], version, ours.get(name))
+            for name, version in versions.items()
+        ]
+        in_parallel(lambda move: _move(*move), moves)
+        latest = manifest.latest()
+        if latest is manifest:
+            return manifest
+        after = latest.versions()
+        wanted = {name for name, version in versions.items() if after.get(name) != version}
+        manifest = latest
+        if not wanted:
+            return manifest
+
+
+def check_main(manifest: Manifest, object_id: str, location: Location, version: int) -> int:
+    """The version of a leaf's main branch, which is ours; else `ForeignWrite`."""
+    main = location.open_leaf()
+    if not _shows(main, main.version, version):
+        _check_ours(manifest, object_id, location, main, main.version)
+    return int(main.version)
+
+
+def _move(
+    manifest: Manifest, object_id: str, location: Location, version: int, known: int | None
+) -> None:
+    def attempt() -> None:
+        main = location.open_leaf()
+        if _shows(main, main.version, version):
+            return
+        if main.version != known:
+            _check_ours(manifest, object_id, location, main, main.version)
+        restored = LanceDataset.commit(
+            main,
+            LanceOperation.Restore(version),
+            read_version=main.version,
+            **location.write_options,
+        )
+        for between in range(main.version + 1, restored.version):
+            _check_ours(manifest, object_id, location, restored, between)
+
+    until_won(attempt)
+
+
+def _shows(main: lance.LanceDataset, head: int, version: int) -> bool:
+    return head == version or _restored(main, head) == version
+
+
+def _restored(main: lance.LanceDataset, head: int) -> int | None:
+    """The version that a commit on the main branch has put there."""
+    transaction = main.read_transaction(head)
+    operation = None if transaction is None else transaction.operation
+    return operation.version if isinstance(operation, LanceOperation.Restore) else None
+
+
+def _check_ours(
+    manifest: Manifest, object_id: str, location: Location, main: lance.LanceDataset, head: int
+) -> None:
+    """Refuse what stands on the main branch if no snapshot lists it."""
+    restored = _restored(main, head)
+    # Another writer may have committed and published since the manifest was read.
+    for current in (manifest, manifest.latest()):
+        for entry in entries_of(current, object_id):
+            if head in (entry.main, entry.version) or restored == entry.version:
+                return
+    raise ForeignWrite(
+        f"Someone wrote to {location} past Phalanx: version {head} of its main branch is in no "
+        "snapshot. Read its rows with lance.dataset(location, version), append to the table those "
+        "that should stay, and put the leaf back with restore_main(location)."
+    )

@@ -1,0 +1,151 @@
+"""Versions of a leaf that nobody sees yet: detached commits, and how they are rebased."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import lance
+from lance import LanceDataset
+from lance.fragment import FragmentMetadata
+
+from phalanx.errors import CommitConflict
+from phalanx.model.schema import Schema
+from phalanx.storage import leaf
+from phalanx.storage.leaf import Change
+from phalanx.storage.location import Location
+
+
+@dataclass(frozen=True, slots=True)
+class StagedVersion:
+    """A version that a change made of a leaf, and how many rows came and went."""
+
+    version: int
+    added: int
+    removed: int
+
+
+def stage(
+    location: Location,
+    version: int,
+    fragments: tuple[FragmentMetadata, ...],
+    schema: Schema,
+    deletion: leaf.Deletion | None,
+) -> StagedVersion | None:
+    """Make a detached version with the change; None where there is nothing to change."""
+    dataset = location.open_leaf(version)
+    leaf.check_ids(dataset, schema, location)
+    found = Change() if deletion is None else deletion(dataset)
+    change = Change(fragments, found.updated, found.removed)
+    if change.is_nothing:
+        return None
+    added = sum(fragment.num_rows for fragment in fragments)
+    return StagedVersion(_detached(location, dataset, change), added, found.rows_removed)
+
+
+def rebase(location: Location, base: int, staged: int, current: int) -> int:
+    """The staged change on top of a version that others have made meanwhile.
+
+    New rows are added there too. Rows can be removed only from fragments that are as they were:
+    anything else raises `CommitConflict`.
+    """
+    after, now = location.open_leaf(staged), location.open_leaf(current)
+    before, fragments = _fragments(location.open_leaf(base)), _fragments(now)
+    change = _difference(before, _fragments(after))
+    for number in (*change.removed, *(fragment.id for fragment in change.updated)):
+        if fragments.get(number) != before[number]:
+            raise CommitConflict(f"Two changes of {location} remove rows of the same file.")
+    new = tuple(
+        fragment
+        for each in change.new
+        for fragment in (
+            # A deletion file is found by the number of its fragment, which will be another.
+            [dataclasses.replace(each, id=0)]
+            if each.deletion_file is None
+            else copied_rows(location, after, [each], now)
+        )
+    )
+    return _detached(location, now, dataclasses.replace(change, new=new))
+
+
+def moved(source: Location, staged: int, target: Location, current: int, schema: Schema) -> int:
+    """The rows of a staged leaf added to another leaf, as a version of the latter."""
+    now = target.open_leaf(current)
+    leaf.check_ids(now, schema, target)
+    rows = source.open_leaf(staged)
+    fragments = copied_rows(target, rows, [each.metadata for each in rows.get_fragments()], now)
+    return _detached(target, now, Change(fragments))
+
+
+def emptied(location: Location, version: int) -> StagedVersion:
+    """A version without rows."""
+    dataset = location.open_leaf(version)
+    fragments = _fragments(dataset)
+    if not fragments:
+        return StagedVersion(version, 0, 0)
+    change = Change(removed=tuple(fragments))
+    return StagedVersion(_detached(location, dataset, change), 0, dataset.count_rows())
+
+
+def copied_rows(
+    target: Location,
+    source: lance.LanceDataset,
+    fragments: list[FragmentMetadata],
+    into: lance.LanceDataset,
+) -> tuple[FragmentMetadata, ...]:
+    """The rows of some fragments written into files of a leaf."""
+    wanted = {fragment.id for fragment in fragments}
+    chosen = [each for each in source.get_fragments() if each.fragment_id in wanted]
+    reader = source.scanner(fragments=chosen, scan_in_order=True).to_reader()
+    return leaf.write(into, target, reader)
+
+
+def rows_changed(
+    before: lance.LanceDataset | None, after: lance.LanceDataset | None
+) -> tuple[int, int]:
+    """How many rows came, and how many went, from one version of a leaf to another."""
+    old = {} if before is None else _fragments(before)
+    new = {} if after is None else _fragments(after)
+    added = removed = 0
+    for number in old.keys() | new.keys():
+        was, now = old.get(number), new.get(number)
+        if was is not None and now is not None and _same_rows(was, now):
+            added += max(0, now.num_rows - was.num_rows)
+            removed += max(0, was.num_rows - now.num_rows)
+            continue
+        added += 0 if now is None else now.num_rows
+        removed += 0 if was is None else was.num_rows
+    return added, removed
+
+
+def _same_rows(one: FragmentMetadata, other: FragmentMetadata) -> bool:
+    """Whether two fragments hold the same rows, apart from deleted ones."""
+    paths = {file.path for file in one.files}
+    return any(file.path in paths for file in other.files)
+
+
+def _difference(old: dict[int, FragmentMetadata], new: dict[int, FragmentMetadata]) -> Change:
+    return Change(
+        new=tuple(fragment for number, fragment in new.items() if number not in old),
+        updated=tuple(
+            fragment
+            for number, fragment in new.items()
+            if number in old and fragment != old[number]
+        ),
+        removed=tuple(number for number in old if number not in new),
+    )
+
+
+def _fragments(dataset: lance.LanceDataset) -> dict[int, FragmentMetadata]:
+    return {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+
+
+def _detached(location: Location, dataset: lance.LanceDataset, change: Change) -> int:
+    committed = LanceDataset.commit(
+        dataset,
+        change.operation(),
+        read_version=dataset.version,
+        detached=True,
+        **location.write_options,
+    )
+    return int(committed.version)

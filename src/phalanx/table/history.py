@@ -1,0 +1,134 @@
+"""The snapshots of a strong namespace: listed, read again, restored, compared."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from phalanx.errors import PhalanxError
+from phalanx.storage import head
+from phalanx.storage.head import LeafVersion, head_of, snapshots_in
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.publishing import locations_of, publish
+from phalanx.storage.races import until_won
+from phalanx.storage.reconcile import aligned
+from phalanx.storage.staging import emptied, rows_changed
+from phalanx.table.inspection import with_keys
+from phalanx.table.strong import begin
+
+_COLUMNS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("time", pa.timestamp("us", "UTC")),
+        ("operation", pa.string()),
+        ("partitions", pa.int64()),
+        ("rows_added", pa.int64()),
+        ("rows_removed", pa.int64()),
+    ]
+)
+
+
+def snapshots(manifest: Manifest) -> pa.Table:
+    """Every snapshot, the oldest first; none in weak mode."""
+    found = snapshots_in(manifest) if manifest.properties.mode == "strong" else []
+    rows = [{**each, "time": datetime.fromisoformat(each["time"])} for each in found]
+    return pa.Table.from_pylist(rows, _COLUMNS)
+
+
+def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
+    """The manifest of a snapshot, by id or as of a time (in UTC where it names no zone)."""
+    if isinstance(snapshot, bool) or not isinstance(snapshot, int | datetime):
+        raise PhalanxError(f"Cannot read snapshot {snapshot!r}: expected its id, or a datetime.")
+    found = snapshots_in(manifest)
+    if isinstance(snapshot, datetime):
+        moment = snapshot if snapshot.tzinfo else snapshot.replace(tzinfo=UTC)
+        chosen = [each for each in found if datetime.fromisoformat(each["time"]) <= moment]
+    else:
+        chosen = [each for each in found if each["id"] == snapshot]
+    if not chosen:
+        span = f"{found[0]['id']} to {found[-1]['id']}" if found else "none"
+        raise PhalanxError(
+            f"{manifest.root} has no snapshot {snapshot}: expected one of {span}. See snapshots()."
+        )
+    wanted = chosen[-1]
+    # Other commits than snapshots change the manifest too: the snapshot is the next or later.
+    for version in range(int(wanted["manifest_version"]) + 1, manifest.version + 1):
+        candidate = manifest.at_version(version)
+        there = head_of(candidate)
+        if there is not None and there.sequence == wanted["id"]:
+            return candidate
+    raise PhalanxError(
+        f"The manifest of snapshot {wanted['id']} of {manifest.root} is gone: something removed "
+        "old versions of it. Read a later snapshot."
+    )
+
+
+def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
+    """Make the rows of a snapshot the newest ones, as a new snapshot; its id.
+
+    The schema and the specs stay as they are.
+    """
+    names: list[str] = []
+
+    def attempt() -> int:
+        base, _ = begin(manifest)
+        wanted = at(base, snapshot).versions()
+        locations = locations_of(base)
+
+        def restored(item: tuple[str, int | None]) -> LeafVersion | None:
+            name, now = item
+            assert now is not None
+            location, then = locations[name], wanted.get(name)
+            if then == now:
+                return None
+            if then is None:
+                version = emptied(location, now).version
+            else:
+                version = aligned(
+                    location, location.open_leaf(then), base.properties.schema
+                ).version
+            added, removed = _rows_changed(location, now, version)
+            return LeafVersion(name, version, "rollback", added, removed)
+
+        leaves = [leaf for leaf in in_parallel(restored, base.versions().items()) if leaf]
+        names[:] = [leaf.object_id for leaf in leaves]
+        return head.commit(base, leaves, "rollback")
+
+    number = until_won(attempt)
+    publish(manifest, names)
+    return number
+
+
+def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
+    """The partitions that differ between two snapshots: their versions, rows added and removed."""
+    before, after = at(manifest, a), at(manifest, b)
+    old, new = before.versions(), after.versions()
+    # Partitions are never taken away: the later of the two has all.
+    whole = after if len(new) >= len(old) else before
+    locations = locations_of(whole)
+    names = list(whole.versions())
+    changed = [name for name in names if old.get(name) != new.get(name)]
+    counts = in_parallel(
+        lambda name: _rows_changed(locations[name], old.get(name), new.get(name)), changed
+    )
+    differs = set(changed)
+    return with_keys(
+        whole,
+        [int(name in differs) for name in names],
+        {
+            "location": pa.array([locations[name].uri for name in changed], pa.string()),
+            "from_version": pa.array([old.get(name) for name in changed], pa.uint64()),
+            "to_version": pa.array([new.get(name) for name in changed], pa.uint64()),
+            "rows_added": pa.array([added for added, _ in counts], pa.int64()),
+            "rows_removed": pa.array([removed for _, removed in counts], pa.int64()),
+        },
+    )
+
+
+def _rows_changed(location: Location, old: int | None, new: int | None) -> tuple[int, int]:
+    before = None if old is None else location.open_leaf(old)
+    after = None if new is None else location.open_leaf(new)
+    return rows_changed(before, after)

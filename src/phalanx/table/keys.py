@@ -1,0 +1,66 @@
+"""Partitions by the values that a user names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from phalanx.errors import PhalanxError
+from phalanx.model.partition_key import key_columns
+from phalanx.model.spec import PartitionSpec
+from phalanx.planning.scan import LOCATION, READ_VERSION
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+
+
+def leaf_with(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, int | None]:
+    """The one leaf with these partition values, the newest spec's first."""
+    specs = manifest.properties.specs
+    for number in sorted(specs, reverse=True):
+        spec = specs[number]
+        if {field.field_id for field in spec.fields} != set(values):
+            continue
+        wanted = _one_key(spec, values)
+        place = int(manifest.places(wanted, number)[0])
+        if place >= 0:
+            row = manifest.leaves()[number].slice(place, 1).to_pylist()[0]
+            return manifest.root.child(row[LOCATION]), row[READ_VERSION]
+    shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    fields = "; ".join(
+        f"v{number}: {', '.join(field.field_id for field in spec.fields)}"
+        for number, spec in sorted(specs.items())
+    )
+    raise PhalanxError(
+        f"No partition has {shown or 'no values'}: expected a value for every field of a spec "
+        f"({fields}) that some rows have. See partitions()."
+    )
+
+
+def _one_key(spec: PartitionSpec, values: Mapping[str, Any]) -> pa.Table:
+    columns = []
+    for field in spec.fields:
+        value = values[field.field_id]
+        try:
+            column = pa.array([value], field.result_type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
+            raise PhalanxError(
+                f"Partition field {field.field_id!r} has values of type {field.result_type}, "
+                f"not {value!r}."
+            ) from None
+        columns.append(column)
+    return key_columns(
+        spec.id, pa.table(columns, names=[field.field_id for field in spec.fields]), 1
+    )
+
+
+def named_key(values: Mapping[str, Any], spec: PartitionSpec) -> pa.Table:
+    """The partition key of a spec that the values name, all of them and no others."""
+    expected = [field.field_id for field in spec.fields]
+    if set(values) != set(expected):
+        raise PhalanxError(
+            f"Cannot take {', '.join(values)} as partition values: expected exactly "
+            f"{', '.join(expected) or 'none'}, the fields of spec v{spec.id}."
+        )
+    return _one_key(spec, values)

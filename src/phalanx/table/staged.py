@@ -1,0 +1,283 @@
+"""The changes of one transaction: staged where nobody sees them, committed as one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phalanx.errors import CommitConflict
+from phalanx.model.partition_key import PartitionKey, keys_of
+from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
+from phalanx.storage import head, leaf
+from phalanx.storage.head import LeafVersion, committed_marker, entries_of, head_of
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.publishing import check_main, publish
+from phalanx.storage.races import is_lost_race, until_won
+from phalanx.storage.staging import StagedVersion, moved, rebase, stage
+from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
+from phalanx.table.strong import begin
+
+
+class Overtaken(CommitConflict):
+    """Another snapshot changed the same rows: the same statements may succeed on top of it."""
+
+
+@dataclass(slots=True)
+class _Leaf:
+    """A leaf with staged changes; one without a base was made by this transaction."""
+
+    key: PartitionKey
+    location: Location
+    base: int | None
+    version: int
+    main: int
+    operations: list[str] = field(default_factory=list)
+    added: int = 0
+    removed: int = 0
+
+    @property
+    def operation(self) -> str:
+        return "+".join(dict.fromkeys(self.operations)) or "create"
+
+
+class StagedChanges:
+    """What a transaction has done so far, on top of the snapshot that it began with."""
+
+    def __init__(self, manifest: Manifest, isolation: str) -> None:
+        self.base, self.head = begin(manifest)
+        self.manifest = self.base
+        self._serializable = isolation == "serializable"
+        self._reads: list[Footprint] = []
+        self._replaced: list[Footprint] = []
+        self._leaves: dict[str, _Leaf] = {}
+        self._new_keys: pa.Table | None = None
+        self._new: list[_Leaf] = []
+        self._made: list[str] = []
+        self._operations: list[str] = []
+        self._rebased: dict[tuple[str, int], int] = {}
+
+    # ── statements ───────────────────────────────────────────────────────────────────────────
+
+    def ensure_partitions(self, keys: pa.Table) -> None:
+        """Create the partitions of the newest spec that are missing, for this transaction only."""
+        missing = self.manifest.missing(keys)
+        if not missing.num_rows:
+            return
+        rows = self.manifest.new_partitions(missing, {})
+        tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
+        names = tables.column("object_id").to_pylist()
+        places = tables.column("location").to_pylist()
+        self._made += places
+        schema, root = self.manifest.properties.schema, self.manifest.root
+        versions = in_parallel(lambda place: leaf.create(root.child(place), schema), places)
+        for key, name, place, version in zip(
+            keys_of(missing), names, places, versions, strict=True
+        ):
+            self._leaves[name] = _Leaf(key, root.child(place), None, version, version)
+            self._new.append(self._leaves[name])
+        others = [] if self._new_keys is None else [self._new_keys]
+        self._new_keys = pa.concat_tables([*others, missing])
+        staged = dict(zip(names, versions, strict=True))
+        self.manifest = self.manifest.with_staged(staged, rows)
+
+    def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
+        """A leaf to write files for, as the transaction sees it."""
+        return location.open_leaf(version)
+
+    def depend_on(self, footprint: Footprint, replaced: bool) -> None:
+        """Remember which leaves a statement looked at."""
+        if self._serializable:
+            self._reads.append(footprint)
+        if replaced:
+            self._replaced.append(footprint)
+
+    def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
+        """Stage a change of each leaf; the number of rows removed."""
+        schema = self.manifest.properties.schema
+
+        def run(write: LeafWrite) -> tuple[StagedVersion, int] | None:
+            assert write.version is not None
+            known = self._leaves.get(write.object_id)
+            main = 0
+            if known is None:
+                main = check_main(self.base, write.object_id, write.location, write.version)
+            done = stage(write.location, write.version, write.fragments, schema, write.deletion)
+            return None if done is None else (done, main)
+
+        staged = {}
+        removed = 0
+        for write, result in zip(writes, in_parallel(run, writes), strict=True):
+            if result is None:
+                continue
+            done, main = result
+            found = self._leaves.get(write.object_id)
+            if found is None:
+                found = _Leaf(write.key, write.location, write.version, done.version, main)
+                self._leaves[write.object_id] = found
+            found.version = staged[write.object_id] = done.version
+            found.operations.append(operation)
+            found.added += done.added
+            found.removed += done.removed
+            removed += done.removed
+        if staged:
+            self._operations.append(operation)
+            self.manifest = self.manifest.with_staged(staged)
+        return removed
+
+    # ── the commit ───────────────────────────────────────────────────────────────────────────
+
+    def commit_snapshot(self, marker: str | None) -> int | None:
+        """Make all of it visible at once; the snapshot's id, None if there was nothing to do."""
+        if not self._leaves and marker is None:
+            return None
+        names: list[str] = []
+
+        def attempt() -> int:
+            latest = self.base.latest()
+            self._check_epoch(latest)
+            if marker is not None and (done := committed_marker(latest, marker)) is not None:
+                names.clear()
+                return done
+            if latest is not self.base:
+                self._check_reads(latest)
+                self._check_replaced(latest)
+            leaves, new = self._on_top_of(latest)
+            names[:] = [each.object_id for each in leaves]
+            operation = "+".join(dict.fromkeys(self._operations)) or "nothing"
+            return head.commit(latest, leaves, operation, new=new, marker=marker)
+
+        try:
+            number = until_won(attempt)
+        except OSError as error:
+            if not is_lost_race(error):
+                raise
+            raise CommitConflict(
+                f"Cannot commit to {self.base.root}: other writers were always first "
+                f"({error}). Try again when there are fewer."
+            ) from None
+        # The snapshot stands, whatever happens now: the next writer brings main along.
+        with suppress(OSError):
+            known = {name: each.main for name, each in self._leaves.items()}
+            latest = publish(self.base, names, known)
+            remove_unlisted(latest, self._made)
+        return number
+
+    def discard(self) -> None:
+        """Remove the leaves that were made for nothing; what else was written nobody lists."""
+        if self._made:
+            with suppress(OSError):
+                remove_unlisted(Manifest.open(self.base.root), self._made)
+
+    def _check_epoch(self, latest: Manifest) -> None:
+        found = head_of(latest)
+        before, now = self.base.properties, latest.properties
+        if found is None or found.epoch != self.head.epoch or now.epoch != before.epoch:
+            raise CommitConflict(
+                f"Cannot commit to {latest.root}: another writer changed its schema, its specs or "
+                "its mode meanwhile. Look at the table as it is now, and write again."
+            )
+        if found.horizon > self.head.sequence:
+            raise Overtaken(
+                f"Cannot commit to {latest.root}: the transaction began at snapshot "
+                f"{self.head.sequence}, and all before {found.horizon} are gone. Start it again."
+            )
+
+    def _check_reads(self, latest: Manifest) -> None:
+        """Serializable: what the transaction looked at is as it was, no more and no less."""
+        for footprint in self._reads:
+            before, now = footprint(self.base), footprint(latest)
+            if changed := {name for name, _ in before.items() ^ now.items()}:
+                raise self._overtaken(latest, changed, "and this one has read it")
+
+    def _check_replaced(self, latest: Manifest) -> None:
+        """Of two replacements of the same rows one would keep the other's: refuse it."""
+        for footprint in self._replaced:
+            before, now = footprint(self.base), footprint(latest)
+            for name in {name for name, _ in now.items() - before.items()}:
+                entries = entries_of(latest, name, self.head.sequence)
+                if any(set(each.operation.split("+")) - {"append", "delete"} for each in entries):
+                    raise self._overtaken(latest, {name}, "and both replace rows there")
+
+    def _on_top_of(self, latest: Manifest) -> tuple[list[LeafVersion], pa.Table | None]:
+        """The staged versions on top of a manifest, and the rows of the partitions it lacks."""
+        found: list[LeafVersion] = []
+        old = {name: each for name, each in self._leaves.items() if each.base is not None}
+        current = latest.versions(old)
+        for name, each in old.items():
+            version = each.version
+            if current.get(name) != each.base:
+                version = self._moved_on(latest, name, each, current.get(name))
+            found.append(LeafVersion(name, version, each.operation, each.added, each.removed))
+        if self._new_keys is None:
+            return found, None
+        places = latest.places(self._new_keys)
+        theirs = latest.leaves()[latest.properties.spec.id]
+        for place, each in zip(places.tolist(), self._new, strict=True):
+            if place >= 0:
+                row = theirs.slice(place, 1).to_pylist()[0]
+                found.append(self._joined(latest, each, row))
+        missing = np.flatnonzero(places < 0)
+        if not len(missing):
+            return found, None
+        rows = latest.new_partitions(self._new_keys.take(pa.array(missing)), {})
+        ours = iter([self._new[place] for place in missing])
+        locations: list[str | None] = []
+        for name, kind in zip(
+            rows.column("object_id").to_pylist(),
+            rows.column("object_type").to_pylist(),
+            strict=True,
+        ):
+            if kind != "table":
+                locations.append(None)
+                continue
+            each = next(ours)
+            locations.append(each.location.uri.removeprefix(f"{latest.root.uri}/"))
+            found.append(
+                LeafVersion(name, each.version, each.operation, each.added, each.removed, each.main)
+            )
+        place = rows.column_names.index("location")
+        return found, rows.set_column(place, "location", pa.array(locations, pa.string()))
+
+    def _moved_on(self, latest: Manifest, name: str, each: _Leaf, current: int | None) -> int:
+        if current is None or each.base is None:
+            raise self._overtaken(latest, {name}, "and removed it")
+        if (name, current) not in self._rebased:
+            try:
+                version = rebase(each.location, each.base, each.version, current)
+            except CommitConflict:
+                why = "and both remove rows of the same file"
+                raise self._overtaken(latest, {name}, why) from None
+            self._rebased[name, current] = version
+        return self._rebased[name, current]
+
+    def _joined(self, latest: Manifest, each: _Leaf, row: dict[str, object]) -> LeafVersion:
+        """Our new partition in the one that another writer has made at the same time."""
+        name, current = str(row[OBJECT_ID]), row[READ_VERSION]
+        assert isinstance(current, int)
+        if (name, current) not in self._rebased:
+            target = latest.root.child(str(row[LOCATION]))
+            schema = latest.properties.schema
+            self._rebased[name, current] = moved(
+                each.location, each.version, target, current, schema
+            )
+        version = self._rebased[name, current]
+        return LeafVersion(name, version, each.operation, each.added, each.removed)
+
+    def _overtaken(self, latest: Manifest, names: set[str], why: str) -> Overtaken:
+        name = min(names)
+        entries = entries_of(latest, name, self.head.sequence)
+        other = entries[-1].snapshot if entries else "another"
+        leaf = self._leaves.get(name)
+        where = name if leaf is None else f"v{leaf.key.spec_id}{leaf.key.values}"
+        return Overtaken(
+            f"Cannot commit to {latest.root}: snapshot {other} changed partition {where} since "
+            f"snapshot {self.head.sequence}, {why}. Start the transaction again."
+        )

@@ -1,0 +1,138 @@
+"""Strong mode: when a namespace is ready for transactions, and how it comes into and out of it.
+
+Properties change before the head does. As long as their epochs differ a change is under way:
+no transaction begins, and whoever comes by completes it. A transaction that was about to commit
+either comes before the head's new epoch, and is carried along, or fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from phalanx.errors import CommitConflict, PhalanxError
+from phalanx.planning.scan import READ_VERSION
+from phalanx.storage import head
+from phalanx.storage.head import Head, LeafVersion, head_of
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.publishing import locations_of, publish
+from phalanx.storage.races import until_won
+from phalanx.storage.reconcile import aligned
+
+_LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
+
+
+def begin(manifest: Manifest) -> tuple[Manifest, Head]:
+    """The newest manifest of a strong namespace and its head, with no change under way."""
+    manifest = manifest.latest()
+    found = head_of(manifest) if manifest.properties.mode == "strong" else None
+    if found is None or not _is_ready(manifest, found):
+        manifest = complete(manifest)
+        found = head_of(manifest)
+    if manifest.properties.mode != "strong" or found is None:
+        raise PhalanxError(
+            f"{manifest.root} is in weak mode: transactions, snapshots, time travel and rollback "
+            "need strong mode. Change it with set_mode('strong')."
+        )
+    return manifest, found
+
+
+def _is_ready(manifest: Manifest, found: Head) -> bool:
+    return (
+        found.epoch == manifest.properties.epoch
+        and manifest.properties.pending != _LEAVING
+        and not any(leaves.column(READ_VERSION).null_count for leaves in manifest.leaves().values())
+    )
+
+
+def complete(manifest: Manifest) -> Manifest:
+    """Complete a change of a strong namespace's properties: its leaves, then its head.
+
+    Every leaf gets the namespace's schema; one without a version is taken as its main shows it.
+    """
+    changed: list[LeafVersion] = []
+
+    def attempt() -> Manifest:
+        latest = manifest.latest()
+        properties = latest.properties
+        found = head_of(latest)
+        if properties.mode != "strong" or (found is not None and _is_ready(latest, found)):
+            return latest
+        if found is not None and properties.pending == _LEAVING:
+            return _left(latest, found)
+        changed[:] = _brought_in_line(latest, all_leaves=found is None)
+        head.commit(
+            latest,
+            changed,
+            _operation(latest, found),
+            new=latest.spec_namespace_row(),
+            epoch=properties.epoch,
+        )
+        return Manifest.open(latest.root)
+
+    completed = until_won(attempt)
+    if changed and completed.properties.mode == "strong":
+        return publish(completed, [leaf.object_id for leaf in changed])
+    return completed
+
+
+def _operation(manifest: Manifest, found: Head | None) -> str:
+    if found is None:
+        return "set_mode" if manifest.total_partitions else "create"
+    if manifest.properties.pending is None:
+        return "evolve" if found.epoch != manifest.properties.epoch else "adopt"
+    return str(json.loads(manifest.properties.pending).get("change", "change"))
+
+
+def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
+    versions = manifest.versions()
+    if not all_leaves and manifest.properties.pending is None:
+        # Only a change of the schema has to look into every leaf.
+        versions = {name: version for name, version in versions.items() if version is None}
+    locations = locations_of(manifest)
+
+    def advance(name: str) -> LeafVersion | None:
+        location, version = locations[name], versions[name]
+        main = location.open_leaf().version if version is None else None
+        dataset = location.open_leaf(main if version is None else version)
+        line = aligned(location, dataset, manifest.properties.schema)
+        if line.version == version and not all_leaves:
+            return None
+        rows = line.count_rows() if version is None else 0
+        return LeafVersion(name, line.version, "change", rows, 0, main)
+
+    return [leaf for leaf in in_parallel(advance, versions) if leaf is not None]
+
+
+def set_mode(manifest: Manifest, mode: str) -> Manifest:
+    """Change the mode; the same call again completes what was cut off."""
+    if mode not in ("weak", "strong"):
+        raise PhalanxError(f"Cannot set the mode {mode!r}: expected 'weak' or 'strong'.")
+    manifest = manifest.latest()
+    if mode == "strong":
+        if manifest.properties.mode == "weak":
+            # What an earlier strong time has left would be taken for the leaves' state.
+            until_won(lambda: head.leave_strong(manifest.latest()))
+            changed = dataclasses.replace(manifest.latest().properties, mode="strong")
+            manifest = manifest.latest().change_properties(changed)
+        return complete(manifest)
+    if manifest.properties.mode == "strong":
+        # What stands on a main branch past Phalanx is told before anything changes.
+        manifest = publish(begin(manifest)[0])
+        manifest.change_properties(dataclasses.replace(manifest.properties, pending=_LEAVING))
+        manifest = complete(manifest)
+    until_won(lambda: head.leave_strong(manifest.latest()))
+    return manifest.latest()
+
+
+def _left(manifest: Manifest, found: Head) -> Manifest:
+    """Out of strong mode: no commit can come, all mains show the last one, then it is over."""
+    if found.epoch != manifest.properties.epoch:
+        head.commit(manifest, [], "set_mode", epoch=manifest.properties.epoch)
+    manifest = publish(manifest)
+    properties = dataclasses.replace(manifest.properties, mode="weak", pending=None)
+    try:
+        return manifest.change_properties(properties)
+    except CommitConflict:
+        return manifest.latest()

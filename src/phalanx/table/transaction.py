@@ -1,0 +1,145 @@
+"""Transactions: many statements on many partitions, one commit (format: Transaction, strong)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+from phalanx.errors import PhalanxError
+from phalanx.planning.scan import OBJECT_ID, READ_VERSION, ScanPlan
+from phalanx.storage.manifest import Manifest
+from phalanx.table import operations
+from phalanx.table.operations import Statement
+from phalanx.table.scan import Scan, bound, plan_of, scan_of
+from phalanx.table.staged import Overtaken, StagedChanges
+
+_ISOLATIONS = ("snapshot", "serializable")
+_MOST_ATTEMPTS = 20
+
+
+class Transaction:
+    """A block of statements on one snapshot, which all become visible when it ends, or none.
+
+    `with table.transaction() as txn:` commits on leaving the block, and discards everything on an
+    exception. Its statements see the snapshot that it began with, and each other.
+    """
+
+    def __init__(self, manifest: Manifest, isolation: str, marker: str | None) -> None:
+        if isolation not in _ISOLATIONS:
+            raise PhalanxError(
+                f"Cannot isolate a transaction as {isolation!r}: expected "
+                f"{' or '.join(map(repr, _ISOLATIONS))}."
+            )
+        self._changes = StagedChanges(manifest, isolation)
+        self._marker = marker
+        self._is_over = False
+        self.snapshot: int | None = None
+        """The snapshot that it was committed as; None before, and if there was nothing to do."""
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if error is not None:
+            self._changes.discard()
+            return
+        try:
+            self.snapshot = self._changes.commit_snapshot(self._marker)
+        except Exception:
+            self._changes.discard()
+            raise
+
+    def plan(self, where: str | None = None) -> ScanPlan:
+        """Which partitions a predicate needs, and why."""
+        manifest = self._manifest
+        predicate = bound(where, manifest.properties.schema)
+        self._changes.depend_on(lambda now: _versions(plan_of(now, predicate)), replaced=False)
+        return plan_of(manifest, predicate)
+
+    def scan(
+        self,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Scan:
+        """The rows that match, of the snapshot and of the transaction's own writes."""
+        manifest = self._manifest
+        predicate = bound(where, manifest.properties.schema)
+        self._changes.depend_on(lambda now: _versions(plan_of(now, predicate)), replaced=False)
+        return scan_of(manifest, where, columns, limit)
+
+    def append(self, data: Any) -> int:
+        """Add rows; returns how many."""
+        return operations.append(self._manifest, self._run, data)
+
+    def overwrite(self, data: Any, where: str = "true") -> int:
+        """Replace the rows that match `where` by rows that match it too; returns how many came."""
+        return operations.overwrite(self._manifest, self._run, data, where)
+
+    def overwrite_partitions(self, data: Any) -> int:
+        """Replace the partitions that the data touches; returns how many rows came."""
+        return operations.overwrite_partitions(self._manifest, self._run, data)
+
+    def delete(self, where: str) -> int:
+        """Remove the rows that match; returns how many."""
+        return operations.delete(self._manifest, self._run, where)
+
+    @property
+    def _manifest(self) -> Manifest:
+        if self._is_over:
+            raise PhalanxError("This transaction is over. Begin another with table.transaction().")
+        return self._changes.manifest
+
+    def _run(self, statement: Statement) -> int:
+        return statement(self._changes)
+
+
+def run_alone(manifest: Manifest, statement: Statement) -> int:
+    """One statement as a transaction of its own, tried again while others come in between."""
+
+    def attempt() -> int:
+        changes = StagedChanges(manifest, "snapshot")
+        try:
+            manifest.check_current(changes.base)
+            result = statement(changes)
+            changes.commit_snapshot(None)
+        except BaseException:
+            changes.discard()
+            raise
+        return result
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(Overtaken),
+        wait=wait_random_exponential(multiplier=0.01, max=1),
+        stop=stop_after_attempt(_MOST_ATTEMPTS),
+        reraise=True,
+    )
+    return retrying(attempt)
+
+
+def _versions(plan: ScanPlan) -> dict[str, int | None]:
+    return {
+        name: version
+        for leaves in plan.leaves.values()
+        for name, version in zip(
+            leaves.column(OBJECT_ID).to_pylist(),
+            leaves.column(READ_VERSION).to_pylist(),
+            strict=True,
+        )
+    }
