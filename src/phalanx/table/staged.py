@@ -143,7 +143,8 @@ class StagedChanges:
             latest = self.base.latest()
             self._check_epoch(latest)
             if marker is not None and (done := committed_marker(latest, marker)) is not None:
-                names.clear()
+                # Who committed it may have died before main followed.
+                names[:] = self._leaves
                 return done
             if latest is not self.base:
                 self._check_reads(latest)

@@ -37,6 +37,11 @@ def begin(manifest: Manifest) -> tuple[Manifest, Head]:
     return manifest, found
 
 
+def settled(manifest: Manifest) -> Manifest:
+    """The manifest of a namespace that is not about to leave strong mode."""
+    return complete(manifest) if manifest.properties.pending == _LEAVING else manifest
+
+
 def _is_ready(manifest: Manifest, found: Head) -> bool:
     return (
         found.epoch == manifest.properties.epoch

@@ -153,7 +153,8 @@ class Table:
                 f"Cannot change {self.uri} as of {self._snapshot}: it is read-only. Change the "
                 "table itself, or make this its state with rollback()."
             )
-        return self._refreshed()
+        self._manifest = strong.settled(self._refreshed())
+        return self._manifest
 
     def _run(self, statement: Statement) -> int:
         if self._manifest.properties.mode == "strong":
