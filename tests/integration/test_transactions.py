@@ -605,6 +605,18 @@ def test_a_foreign_write_is_detected(
     assert ("a", 1000) in on_main(table)
     table.append(rows(("b", 4)))
     assert ("b", 4) in held(table)
+    if lagging:
+        with pytest.raises(PhalanxError, match="changed it too"):
+            table.keep_foreign_writes()
+        assert table.discard_foreign_writes() == [location]
+    else:
+        assert table.keep_foreign_writes() == [location]
+        assert ("a", 1000) in held(table)
+        assert table.snapshots()["rows_added"].to_pylist()[-1] == 1
+    assert table.keep_foreign_writes() == table.discard_foreign_writes() == []
+    table.append(rows(("a", 5)))
+    assert on_main(table) == held(table)
+    assert ("a", 5) in held(table)
 
 
 def test_a_head_of_another_time(table: phalanx.Table) -> None:

@@ -507,10 +507,10 @@ class StrongTableMachine(TableMachine):
 
     @rule(data=st.data())
     def change_mode_and_back(self, data: st.DataObject) -> None:
+        self.states = {}
         self.table.set_mode("weak")
         self.check(data)
         self.table.set_mode("strong")
-        self.states = {}
         self.check(data)
 
     def check_everything(self) -> None:

@@ -73,7 +73,7 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
     """
 
     def attempt() -> int:
-        base, _ = begin(manifest)
+        base, newest = begin(manifest)
         wanted = at(base, snapshot).versions()
         locations = locations_of(base)
 
@@ -93,7 +93,7 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
             return LeafVersion(name, version, "rollback", added, removed)
 
         leaves = [leaf for leaf in in_parallel(restored, base.versions().items()) if leaf]
-        return head.commit(base, leaves, "rollback")
+        return head.commit(base, newest, leaves, "rollback")
 
     number = until_won(attempt)
     publish(manifest)

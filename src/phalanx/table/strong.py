@@ -15,6 +15,7 @@ from phalanx.storage import head
 from phalanx.storage.head import Head, LeafVersion, head_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
+from phalanx.storage.partition_rows import spec_namespace_row
 from phalanx.storage.publishing import locations_of, publish
 from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import aligned
@@ -70,9 +71,10 @@ def complete(manifest: Manifest) -> Manifest:
         changed[:] = _brought_in_line(latest, all_leaves=found is None)
         head.commit(
             latest,
+            found,
             changed,
             _operation(latest, found),
-            new=latest.spec_namespace_row(),
+            new=spec_namespace_row(latest),
             epoch=properties.epoch,
         )
         return Manifest.open(latest.root)
@@ -135,7 +137,7 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
 def _left(manifest: Manifest, found: Head) -> Manifest:
     """Out of strong mode: no commit can come, all mains show the last one, then it is over."""
     if found.epoch != manifest.properties.epoch:
-        head.commit(manifest, [], "set_mode", epoch=manifest.properties.epoch)
+        head.commit(manifest, found, [], "set_mode", epoch=manifest.properties.epoch)
     manifest = publish(manifest)
     properties = dataclasses.replace(manifest.properties, mode="weak", pending=None)
     try:

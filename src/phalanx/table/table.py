@@ -24,7 +24,7 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import new_salt
 from phalanx.storage.properties import Properties
 from phalanx.storage.writing import MainBranches
-from phalanx.table import changes, history, inspection, operations, strong
+from phalanx.table import changes, foreign_writes, history, inspection, operations, strong
 from phalanx.table.adopt import adopt
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.operations import Statement
@@ -190,6 +190,14 @@ class Table:
     def set_mode(self, mode: str) -> None:
         """Commit from now on each partition for itself ("weak"), or all as one ("strong")."""
         self._manifest = strong.set_mode(self._writable(), mode)
+
+    def keep_foreign_writes(self) -> list[str]:
+        """Make what someone wrote to leaves past Phalanx a snapshot; returns these leaves."""
+        return foreign_writes.keep(self._strong(self._writable()))
+
+    def discard_foreign_writes(self) -> list[str]:
+        """Take back what someone wrote to leaves past Phalanx; returns these leaves."""
+        return foreign_writes.discard(self._strong(self._writable()))
 
     def _strong(self, manifest: Manifest) -> Manifest:
         if manifest.properties.mode != "strong":
