@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import lance
@@ -82,6 +83,8 @@ def is_float(kind: pa.DataType) -> bool:
 
 class TableMachine(RuleBasedStateMachine):
     """A table, and the rows that it should hold."""
+
+    transaction = "weak"
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,10 +203,15 @@ class TableMachine(RuleBasedStateMachine):
         self.model = self.plain_schema.empty_table()
         terms = self.partition_by(data)
         try:
-            self.table = phalanx.create(self.root, self.plain_schema, terms)
+            self.make(terms)
         except InvalidSpec:
-            self.table = phalanx.create(self.root, self.plain_schema, [])
+            self.make([])
         self.append(data)
+
+    def make(self, terms: list[Any]) -> None:
+        self.table = phalanx.create(
+            self.root, self.plain_schema, terms, transaction=self.transaction
+        )
 
     @rule(data=st.data())
     def append(self, data: st.DataObject) -> None:
@@ -455,6 +463,68 @@ def _struct_values(kind: pa.DataType) -> st.SearchStrategy[Any]:
     return st.none() | st.integers(-3, 3) | st.just(big)
 
 
+class StrongTableMachine(TableMachine):
+    """The same in strong mode, with transactions, and every snapshot read again."""
+
+    transaction = "strong"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: dict[int, pa.Table] = {}
+
+    @rule(data=st.data(), fails=st.booleans())
+    def transact(self, data: st.DataObject, fails: bool) -> None:
+        rows, where, more = self.rows(data), self.predicate(data), self.rows(data)
+        model = pa.concat_tables([self.model, rows])
+        gone = self.matches(where, model)
+        if gone is None:
+            return
+        model = pa.concat_tables([model.filter(pc.invert(gone)), more])
+        with suppress(ZeroDivisionError), self.table.transaction() as txn:
+            txn.append(rows)
+            assert txn.delete(where) == gone.true_count
+            txn.append(more)
+            assert as_multiset(txn.scan().to_arrow()) == as_multiset(model)
+            if fails:
+                raise ZeroDivisionError
+        self.model = self.model if fails else model
+        self.check(data)
+
+    @rule(data=st.data())
+    def rollback(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.states)), "snapshot")
+        state = self.states[number]
+        if not state.schema.equals(self.model.schema):
+            return
+        # A column that was dropped, and another of its name made, does not come back.
+        ids = Schema.of(self.table.at(number).schema).ids
+        if ids != Schema.of(self.table.schema).ids:
+            return
+        self.table.rollback(number)
+        self.model = state
+        event("rolled back")
+        self.check(data)
+
+    @rule(data=st.data())
+    def change_mode_and_back(self, data: st.DataObject) -> None:
+        self.states = {}
+        self.table.set_mode("weak")
+        self.check(data)
+        self.table.set_mode("strong")
+        self.check(data)
+
+    def check_everything(self) -> None:
+        super().check_everything()
+        newest = self.table.snapshots()["id"].to_pylist()
+        if newest:
+            self.states[newest[-1]] = self.model
+        for number, state in self.states.items():
+            found = self.table.at(number).scan().to_arrow()
+            assert as_multiset(found) == as_multiset(state), number
+
+
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 TestTableMachine = TableMachine.TestCase
 TestTableMachine.settings = settings(max_examples=1000 if SOAK else 40, stateful_step_count=8)
+TestStrongTableMachine = StrongTableMachine.TestCase
+TestStrongTableMachine.settings = settings(max_examples=400 if SOAK else 15, stateful_step_count=8)

@@ -78,6 +78,7 @@ def head_of(manifest: Manifest) -> Head | None:
 
 def commit(
     manifest: Manifest,
+    head: Head | None,
     leaves: Sequence[LeafVersion],
     operation: str,
     *,
@@ -85,12 +86,12 @@ def commit(
     epoch: int | None = None,
     marker: str | None = None,
 ) -> int:
-    """Commit one snapshot on top of exactly this manifest; its id. A lost race raises.
+    """Commit one snapshot on top of exactly this manifest, whose head it is; the snapshot's id.
 
-    `new` has the rows of partitions that this commit makes. `epoch` is that of the properties,
-    where the commit completes a change of them.
+    A lost race raises. `new` has the rows of partitions that this commit makes. `epoch` is that
+    of the properties, where the commit completes a change of them.
     """
-    head = head_of(manifest) or Head(0, manifest.properties.epoch, 0, _time(None))
+    head = head or Head(0, manifest.properties.epoch, 0, _time(None))
     moment = _time(head.time if head.sequence else None)
     number = head.sequence + 1
     head = replace(head, sequence=number, time=moment)

@@ -36,13 +36,7 @@ from phalanx.planning.pruning import Pruning
 from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.location import Location
-from phalanx.storage.naming import (
-    SEPARATOR,
-    leaf_directory,
-    partition_name,
-    spec_namespace,
-    table_id,
-)
+from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.properties import EPOCH, MODE, WRITER_FLAG, Properties, properties_of
 from phalanx.storage.races import is_lost_race
 
@@ -79,7 +73,9 @@ class Manifest:
         """A new namespace without partitions: all of it appears at once, or nothing does."""
         fields = [field for spec in properties.specs.values() for field in spec.fields]
         schema = pa.schema([*_FIXED_COLUMNS, *map(_column, fields)])
-        rows = _rows([(spec_namespace(number), "namespace", None) for number in properties.specs])
+        rows = plain_rows(
+            [(spec_namespace(number), "namespace", None) for number in properties.specs]
+        )
         table = pa.Table.from_arrays(
             [
                 rows.column(name) if name in rows.column_names else pa.nulls(len(rows), kind)
@@ -299,54 +295,6 @@ class Manifest:
         names = [field.field_id for field in self.properties.specs[spec_id].fields]
         return key_columns(spec_id, leaves.select(names), leaves.num_rows)
 
-    def new_partitions(self, keys: pa.Table, made: Mapping[str, str]) -> pa.Table:
-        """The manifest rows that the partitions need: their namespaces and their tables.
-
-        `made` has the directories of leaves that exist already, by object id.
-        """
-        spec = self.properties.spec
-        rows: dict[str, tuple[str, str | None, tuple[pa.Scalar, ...]]] = {
-            spec_namespace(spec.id): ("namespace", None, ())
-        }
-        named = self._named_namespaces(spec)
-        columns = [keys.column(field.field_id) for field in spec.fields]
-        for place in range(keys.num_rows):
-            parent = spec_namespace(spec.id)
-            values: tuple[pa.Scalar, ...] = ()
-            for field, column in zip(spec.fields, columns, strict=True):
-                value = column[place]
-                values = (*values, value)
-                parent = named.get((parent, value)) or SEPARATOR.join(
-                    (parent, partition_name(self.properties.salt, parent, field.field_id, value))
-                )
-                rows[parent] = ("namespace", None, values)
-            leaf = table_id(parent)
-            rows[leaf] = ("table", made.get(leaf) or leaf_directory(leaf), values)
-        return _manifest_rows(rows, spec)
-
-    def spec_namespace_row(self) -> pa.Table:
-        """The manifest row of the newest spec's namespace."""
-        return _manifest_rows(
-            {spec_namespace(self.properties.spec.id): ("namespace", None, ())}, self.properties.spec
-        )
-
-    def _named_namespaces(self, spec: PartitionSpec) -> dict[tuple[str, pa.Scalar], str]:
-        """The partition namespaces by parent and value: another writer may have named them."""
-        if not spec.fields:
-            return {}
-        rows = self.dataset.to_table(
-            columns=["object_id", *(field.column for field in spec.fields)],
-            filter=f"object_type = 'namespace' AND object_id LIKE '{spec_namespace(spec.id)}$%'",
-        )
-        named = {}
-        columns = {field.column: rows.column(field.column) for field in spec.fields}
-        for place, object_id in enumerate(rows.column("object_id").to_pylist()):
-            parent, _, _ = object_id.rpartition(SEPARATOR)
-            level = object_id.count(SEPARATOR) - 1
-            if level < len(spec.fields):
-                named[parent, columns[spec.fields[level].column][place]] = object_id
-        return named
-
     def insert(self, rows: pa.Table) -> None:
         """Add the rows that are not there, in one commit; a lost race if one is there by now."""
         ids = rows.column("object_id")
@@ -427,7 +375,8 @@ def _column(field: PartitionField) -> pa.Field:
     return pa.field(field.column, field.result_type)
 
 
-def _rows(rows: list[tuple[str, str, str | None]]) -> pa.Table:
+def plain_rows(rows: list[tuple[str, str, str | None]]) -> pa.Table:
+    """Manifest rows of namespaces and tables: id, type and location."""
     object_ids, kinds, locations = zip(*rows, strict=True)
     return pa.table(
         {
@@ -437,22 +386,6 @@ def _rows(rows: list[tuple[str, str, str | None]]) -> pa.Table:
             "metadata": pa.repeat(pa.scalar("{}"), len(rows)),
         }
     )
-
-
-def _manifest_rows(
-    rows: Mapping[str, tuple[str, str | None, tuple[pa.Scalar, ...]]], spec: PartitionSpec
-) -> pa.Table:
-    table = _rows([(name, kind, where) for name, (kind, where, _) in rows.items()])
-    for level, field in enumerate(spec.fields):
-        values = [values[level] if level < len(values) else None for _, _, values in rows.values()]
-        table = table.append_column(field.column, _array(values, field.result_type))
-    return table
-
-
-def _array(values: list[pa.Scalar | None], kind: pa.DataType) -> pa.Array:
-    none = pa.nulls(1, kind)
-    parts = [none if value is None else pa.array([value], kind) for value in values]
-    return pa.concat_arrays(parts)
 
 
 def _of_spec(rows: pa.Table, spec: PartitionSpec) -> pa.Table:

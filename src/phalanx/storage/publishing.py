@@ -40,8 +40,8 @@ def publish(
 ) -> Manifest:
     """Bring the mains of these leaves (all) to the manifest's newest state.
 
-    `known` has versions of mains that are known to be ours. `ForeignWrite` names a leaf with
-    anything else on its main branch, which is left as it is.
+    `known` has versions of mains that are known to be ours, and out of date. `ForeignWrite` names
+    a leaf with anything else on its main branch, which is left as it is.
     """
     ours = known or {}
     manifest = manifest.latest()
@@ -72,7 +72,7 @@ def publish(
 def check_main(manifest: Manifest, object_id: str, location: Location, version: int) -> int:
     """The version of a leaf's main branch, which is ours; else `ForeignWrite`."""
     main = location.open_leaf()
-    if not _shows(main, main.version, version):
+    if not shows(main, main.version, version):
         _check_ours(manifest, object_id, location, main, main.version)
     return int(main.version)
 
@@ -82,9 +82,9 @@ def _move(
 ) -> None:
     def attempt() -> None:
         main = location.open_leaf()
-        if _shows(main, main.version, version):
-            return
         if main.version != known:
+            if shows(main, main.version, version):
+                return
             _check_ours(manifest, object_id, location, main, main.version)
         restored = LanceDataset.commit(
             main,
@@ -98,7 +98,8 @@ def _move(
     until_won(attempt)
 
 
-def _shows(main: lance.LanceDataset, head: int, version: int) -> bool:
+def shows(main: lance.LanceDataset, head: int, version: int) -> bool:
+    """Whether a version of the main branch has the rows of another version."""
     return head == version or _restored(main, head) == version
 
 
@@ -109,18 +110,23 @@ def _restored(main: lance.LanceDataset, head: int) -> int | None:
     return operation.version if isinstance(operation, LanceOperation.Restore) else None
 
 
-def _check_ours(
-    manifest: Manifest, object_id: str, location: Location, main: lance.LanceDataset, head: int
-) -> None:
-    """Refuse what stands on the main branch if no snapshot lists it."""
-    restored = _restored(main, head)
+def is_ours(manifest: Manifest, object_id: str, main: lance.LanceDataset, version: int) -> bool:
+    """Whether a version of a leaf's main branch was put there for a snapshot."""
+    restored = _restored(main, version)
     # Another writer may have committed and published since the manifest was read.
-    for current in (manifest, manifest.latest()):
-        for entry in entries_of(current, object_id):
-            if head in (entry.main, entry.version) or restored == entry.version:
-                return
-    raise ForeignWrite(
-        f"Someone wrote to {location} past Phalanx: version {head} of its main branch is in no "
-        "snapshot. Read its rows with lance.dataset(location, version), append to the table those "
-        "that should stay, and put the leaf back with restore_main(location)."
+    return any(
+        version in (entry.main, entry.version) or restored == entry.version
+        for current in (manifest, manifest.latest())
+        for entry in entries_of(current, object_id)
     )
+
+
+def _check_ours(
+    manifest: Manifest, object_id: str, location: Location, main: lance.LanceDataset, version: int
+) -> None:
+    if not is_ours(manifest, object_id, main, version):
+        raise ForeignWrite(
+            f"Someone wrote to {location} past Phalanx: version {version} of its main branch is in "
+            "no snapshot. Make it part of the table with keep_foreign_writes(), or put the leaf "
+            "back with discard_foreign_writes()."
+        )

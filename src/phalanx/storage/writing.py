@@ -25,6 +25,7 @@ from phalanx.storage.leaf import Change, Deletion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel, outcomes
+from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import align
 from phalanx.storage.shuffle import Shuffled
@@ -64,7 +65,7 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
         missing = current.missing(keys)
         if not missing.num_rows:
             return current
-        rows = current.new_partitions(missing, made)
+        rows = new_partitions(current, missing, made)
         fresh = [
             (object_id, location)
             for object_id, location in zip(

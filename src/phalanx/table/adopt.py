@@ -24,6 +24,7 @@ from phalanx.storage.adoption import (
 )
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.races import until_won
 
 _FILE = "file://"
@@ -60,7 +61,7 @@ def adopt(
         # Who made the namespace with something else than Phalanx gave it no name of its own.
         owner = properties.salt or current.root.uri
         renumber(claim(dataset, owner, current.root, location), properties.schema, location)
-        rows = current.new_partitions(key, {})
+        rows = new_partitions(current, key, {})
         locations = pc.if_else(rows.column("location").is_valid(), place, None)
         current.insert(rows.set_column(rows.column_names.index("location"), "location", locations))
         [found] = keys_of(key)

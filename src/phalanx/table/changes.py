@@ -23,6 +23,7 @@ from phalanx.planning.scan import LOCATION
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
+from phalanx.storage.partition_rows import spec_namespace_row
 from phalanx.storage.properties import Properties
 from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import align
@@ -167,6 +168,6 @@ def _prepared(manifest: Manifest, prepare: Callable[[Manifest], None]) -> Manife
 def _insert_spec_namespace(manifest: Manifest) -> None:
     def attempt() -> None:
         latest = manifest.latest()
-        latest.insert(latest.spec_namespace_row())
+        latest.insert(spec_namespace_row(latest))
 
     until_won(attempt)

@@ -71,10 +71,9 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
 
     The schema and the specs stay as they are.
     """
-    names: list[str] = []
 
     def attempt() -> int:
-        base, _ = begin(manifest)
+        base, newest = begin(manifest)
         wanted = at(base, snapshot).versions()
         locations = locations_of(base)
 
@@ -94,11 +93,10 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
             return LeafVersion(name, version, "rollback", added, removed)
 
         leaves = [leaf for leaf in in_parallel(restored, base.versions().items()) if leaf]
-        names[:] = [leaf.object_id for leaf in leaves]
-        return head.commit(base, leaves, "rollback")
+        return head.commit(base, newest, leaves, "rollback")
 
     number = until_won(attempt)
-    publish(manifest, names)
+    publish(manifest)
     return number
 
 

@@ -15,10 +15,11 @@ from phalanx.errors import CommitConflict
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import head, leaf
-from phalanx.storage.head import LeafVersion, committed_marker, entries_of, head_of
+from phalanx.storage.head import Head, LeafVersion, committed_marker, entries_of, head_of
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
+from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, publish
 from phalanx.storage.races import is_lost_race, until_won
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
@@ -71,7 +72,7 @@ class StagedChanges:
         missing = self.manifest.missing(keys)
         if not missing.num_rows:
             return
-        rows = self.manifest.new_partitions(missing, {})
+        rows = new_partitions(self.manifest, missing, {})
         tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
         names = tables.column("object_id").to_pylist()
         places = tables.column("location").to_pylist()
@@ -142,9 +143,11 @@ class StagedChanges:
 
         def attempt() -> int:
             latest = self.base.latest()
-            self._check_epoch(latest)
+            now = self.head if latest is self.base else head_of(latest)
+            self._check_epoch(latest, now)
             if marker is not None and (done := committed_marker(latest, marker)) is not None:
-                names.clear()
+                # Who committed it may have died before main followed.
+                names[:] = self._leaves
                 return done
             if latest is not self.base:
                 self._check_reads(latest)
@@ -152,7 +155,7 @@ class StagedChanges:
             leaves, new = self._on_top_of(latest)
             names[:] = [each.object_id for each in leaves]
             operation = "+".join(dict.fromkeys(self._operations)) or "nothing"
-            return head.commit(latest, leaves, operation, new=new, marker=marker)
+            return head.commit(latest, now, leaves, operation, new=new, marker=marker)
 
         try:
             number = until_won(attempt)
@@ -176,8 +179,7 @@ class StagedChanges:
             with suppress(OSError):
                 remove_unlisted(Manifest.open(self.base.root), self._made)
 
-    def _check_epoch(self, latest: Manifest) -> None:
-        found = head_of(latest)
+    def _check_epoch(self, latest: Manifest, found: Head | None) -> None:
         before, now = self.base.properties, latest.properties
         if found is None or found.epoch != self.head.epoch or now.epoch != before.epoch:
             raise CommitConflict(
@@ -227,7 +229,7 @@ class StagedChanges:
         missing = np.flatnonzero(places < 0)
         if not len(missing):
             return found, None
-        rows = latest.new_partitions(self._new_keys.take(pa.array(missing)), {})
+        rows = new_partitions(latest, self._new_keys.take(pa.array(missing)), {})
         ours = iter([self._new[place] for place in missing])
         locations: list[str | None] = []
         for name, kind in zip(

@@ -16,6 +16,7 @@ from phalanx.storage import head
 from phalanx.storage.head import Head, LeafVersion, head_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
+from phalanx.storage.partition_rows import spec_namespace_row
 from phalanx.storage.publishing import locations_of, publish
 from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import aligned
@@ -36,6 +37,11 @@ def begin(manifest: Manifest) -> tuple[Manifest, Head]:
             "need strong mode. Change it with set_mode('strong')."
         )
     return manifest, found
+
+
+def settled(manifest: Manifest) -> Manifest:
+    """The manifest of a namespace that is not about to leave strong mode."""
+    return complete(manifest) if manifest.properties.pending == _LEAVING else manifest
 
 
 def _is_ready(manifest: Manifest, found: Head) -> bool:
@@ -64,9 +70,10 @@ def complete(manifest: Manifest) -> Manifest:
         changed[:] = _brought_in_line(latest, all_leaves=found is None)
         head.commit(
             latest,
+            found,
             changed,
             _operation(latest, found),
-            new=latest.spec_namespace_row(),
+            new=spec_namespace_row(latest),
             epoch=properties.epoch,
         )
         return Manifest.open(latest.root)
@@ -129,7 +136,7 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
 def _left(manifest: Manifest, found: Head) -> Manifest:
     """Out of strong mode: no commit can come, all mains show the last one, then it is over."""
     if found.epoch != manifest.properties.epoch:
-        head.commit(manifest, [], "set_mode", epoch=manifest.properties.epoch)
+        head.commit(manifest, found, [], "set_mode", epoch=manifest.properties.epoch)
     manifest = publish(manifest)
     properties = dataclasses.replace(manifest.properties, mode="weak", pending=None)
     try:

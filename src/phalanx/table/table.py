@@ -25,7 +25,7 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import new_salt
 from phalanx.storage.properties import Properties
 from phalanx.storage.writing import MainBranches
-from phalanx.table import changes, history, inspection, operations, strong
+from phalanx.table import changes, foreign_writes, history, inspection, operations, strong
 from phalanx.table.adopt import adopt
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.operations import Statement
@@ -179,7 +179,8 @@ class Table:
                 f"Cannot change {self.uri} as of {self._snapshot}: it is read-only. Change the "
                 "table itself, or make this its state with rollback()."
             )
-        return self._refreshed()
+        self._manifest = strong.settled(self._refreshed())
+        return self._manifest
 
     def _run(self, statement: Statement) -> int:
         if self._manifest.properties.mode == "strong":
@@ -215,6 +216,14 @@ class Table:
     def set_mode(self, mode: str) -> None:
         """Commit from now on each partition for itself ("weak"), or all as one ("strong")."""
         self._manifest = strong.set_mode(self._writable(), mode)
+
+    def keep_foreign_writes(self) -> list[str]:
+        """Make what someone wrote to leaves past Phalanx a snapshot; returns these leaves."""
+        return foreign_writes.keep(self._strong(self._writable()))
+
+    def discard_foreign_writes(self) -> list[str]:
+        """Take back what someone wrote to leaves past Phalanx; returns these leaves."""
+        return foreign_writes.discard(self._strong(self._writable()))
 
     def _strong(self, manifest: Manifest) -> Manifest:
         if manifest.properties.mode != "strong":

@@ -61,7 +61,7 @@ class Transaction:
             return
         try:
             self.snapshot = self._changes.commit_snapshot(self._marker)
-        except Exception:
+        except BaseException:
             self._changes.discard()
             raise
 

@@ -1,0 +1,85 @@
+"""What someone wrote to leaves past Phalanx: made part of the table, or taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import lance
+from lance import LanceDataset, LanceOperation
+
+from phalanx.errors import PhalanxError
+from phalanx.storage import head
+from phalanx.storage.head import LeafVersion
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.publishing import is_ours, locations_of, publish, shows
+from phalanx.storage.races import until_won
+from phalanx.storage.reconcile import aligned
+from phalanx.storage.staging import rows_changed
+from phalanx.table.strong import begin
+
+
+def keep(manifest: Manifest) -> list[str]:
+    """Commit what stands on the leaves' main branches as a snapshot; the leaves it is in.
+
+    Refused where a snapshot has changed the leaf too: the one does not have the other's rows.
+    """
+
+    def attempt() -> list[LeafVersion]:
+        base, newest = begin(manifest)
+        kept = []
+        for name, location, version, main in _foreign(base):
+            if not _follows(base, name, main, version):
+                raise PhalanxError(
+                    f"Cannot keep what someone wrote to {location}: a snapshot has changed it too. "
+                    "Append the rows that should stay, then call discard_foreign_writes()."
+                )
+            line = aligned(location, main, base.properties.schema)
+            added, removed = rows_changed(location.open_leaf(version), line)
+            kept.append(
+                LeafVersion(name, line.version, "foreign", added, removed, int(main.version))
+            )
+        if kept:
+            head.commit(base, newest, kept, "keep_foreign_writes")
+        return kept
+
+    kept = until_won(attempt)
+    names = [leaf.object_id for leaf in kept]
+    locations = locations_of(publish(manifest, names))
+    return [locations[name].uri for name in names]
+
+
+def discard(manifest: Manifest) -> list[str]:
+    """Put the leaves' main branches back to the newest snapshot; the leaves that had another."""
+    base, _ = begin(manifest)
+    found = list(_foreign(base))
+    for _, location, version, main in found:
+        LanceDataset.commit(
+            main,
+            LanceOperation.Restore(version),
+            read_version=main.version,
+            **location.write_options,
+        )
+    publish(base, [name for name, *_ in found])
+    return [location.uri for _, location, *_ in found]
+
+
+def _foreign(manifest: Manifest) -> Iterator[tuple[str, Location, int, lance.LanceDataset]]:
+    """The leaves whose main branch shows what no snapshot has, with the version it should show."""
+    locations = locations_of(manifest)
+    for name, version in manifest.versions().items():
+        assert version is not None
+        main = locations[name].open_leaf()
+        known = shows(main, main.version, version) or is_ours(manifest, name, main, main.version)
+        if not known:
+            yield name, locations[name], version, main
+
+
+def _follows(manifest: Manifest, name: str, main: lance.LanceDataset, version: int) -> bool:
+    """Whether all that is foreign on the main branch came on top of the given version."""
+    for number in range(main.version - 1, 0, -1):
+        if shows(main, number, version):
+            return True
+        if is_ours(manifest, name, main, number):
+            return False
+    return False

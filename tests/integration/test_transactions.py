@@ -1,0 +1,627 @@
+"""Strong mode: many partitions change at once or not at all, and every snapshot can be read."""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import lance
+import lancedb
+import pyarrow as pa
+import pytest
+from lance import LanceOperation
+
+import phalanx
+from integration.stores import Store
+from phalanx.errors import CommitConflict, ForeignWrite, PartialWrite, PhalanxError
+from phalanx.storage import head
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.publishing import publish
+from phalanx.table import staged, strong
+from phalanx.table.transaction import Transaction
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
+
+
+def rows(*pairs: tuple[str | None, int]) -> pa.Table:
+    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
+
+
+def held(table: Any, where: str | None = None) -> list[tuple[str | None, int]]:
+    found = table.scan(where).to_arrow().to_pylist()
+    return sorted(((row["k"], row["n"]) for row in found), key=str)
+
+
+def on_main(table: phalanx.Table) -> list[tuple[str | None, int]]:
+    """What stock clients see: the newest version of every leaf."""
+    options = table._manifest.root.storage_options
+    found = [
+        row
+        for partition in table.plan().partitions
+        for row in lance.dataset(partition.location, storage_options=options).to_table().to_pylist()
+    ]
+    return sorted(((row["k"], row["n"]) for row in found), key=str)
+
+
+@pytest.fixture
+def table(root: str, store: Store) -> phalanx.Table:
+    made = phalanx.create(
+        root, SCHEMA, ["k"], transaction="strong", storage_options=store.storage_options
+    )
+    made.append(rows(("a", 1), ("a", 2), ("b", 1)))
+    return made
+
+
+def again(table: phalanx.Table) -> phalanx.Table:
+    """The same table, as another process would open it."""
+    return phalanx.open(table.uri, storage_options=table._manifest.root.storage_options)
+
+
+def run(
+    table: phalanx.Table, *steps: Callable[[Transaction], object], isolation: str = "snapshot"
+) -> None:
+    """The steps in one transaction."""
+    with table.transaction(isolation) as txn:
+        for step in steps:
+            step(txn)
+
+
+def fail(*_: object, **__: object) -> None:
+    raise RuntimeError("cut off")
+
+
+# ── all or nothing ───────────────────────────────────────────────────────────────────────────
+
+
+def test_statements_become_visible_together(table: phalanx.Table) -> None:
+    before = held(table)
+    with table.transaction() as txn:
+        txn.append(rows(("a", 3), ("c", 1), (None, 7)))
+        assert txn.delete("n = 1") == 3
+        txn.append(rows(("c", 2)))
+        txn.overwrite_partitions(rows(("b", 9)))
+        own = [("a", 2), ("a", 3), ("b", 9), ("c", 2), (None, 7)]
+        assert held(txn) == sorted(own, key=str)
+        assert held(txn, "k = 'c'") == [("c", 2)]
+        assert held(table) == held(again(table)) == on_main(table) == before
+    assert held(table) == held(again(table)) == on_main(table) == sorted(own, key=str)
+    assert txn.snapshot == 3
+
+
+def test_an_exception_leaves_nothing(table: phalanx.Table, store: Store) -> None:
+    before, folders = held(table), store.folders(table.uri)
+    count = table.snapshots().num_rows
+    append = functools.partial(Transaction.append, data=rows(("a", 3), ("new", 1)))
+    with pytest.raises(RuntimeError, match="cut off"):
+        run(table, append, lambda txn: txn.delete("k = 'b'"), fail)
+    assert held(table) == on_main(table) == before
+    assert store.folders(table.uri) == folders
+    assert table.snapshots().num_rows == count
+    with table.transaction() as txn:
+        pass
+    with pytest.raises(PhalanxError, match="over"):
+        txn.append(rows(("a", 3)))
+
+
+def test_nothing_done_makes_no_snapshot(table: phalanx.Table) -> None:
+    with table.transaction() as txn:
+        assert txn.delete("n = 99") == 0
+        assert txn.append(rows()) == 0
+    assert table.append(rows()) == 0
+    assert txn.snapshot is None
+    assert table.snapshots().num_rows == 2
+
+
+def test_a_scan_keeps_its_snapshot(table: phalanx.Table) -> None:
+    scan = table.scan()
+    batches = scan.to_batches()
+    first = next(batches)
+    table.overwrite(rows(("z", 1)))
+    table.delete("true")
+    seen = [row for batch in [first, *batches] for row in batch.to_pylist()]
+    assert len(seen) == scan.count_rows() == 3
+
+
+def test_one_merge_holds_everything(table: phalanx.Table) -> None:
+    version = table._manifest.latest().version
+    with table.transaction(marker="batch 1") as txn:
+        txn.append(rows(("a", 3), ("c", 1)))
+        txn.delete("k = 'b'")
+    manifest = table._manifest.latest()
+    assert manifest.version == version + 1
+    found = manifest.dataset.to_table().to_pylist()
+    assert len({row["object_id"] for row in found}) == len(found)
+    tables = {row["object_id"]: row for row in found if row["object_type"] == "table"}
+    assert {row["partition_field_k"] for row in tables.values()} == {"a", "b", "c"}
+    versions = {
+        row["object_id"]: row["read_version"]
+        for row in found
+        if row["object_type"] == "table_version" and row["object_id"].endswith("$3")
+    }
+    assert versions == {f"{name}$3": row["read_version"] for name, row in tables.items()}
+
+
+# ── others at the same time ──────────────────────────────────────────────────────────────────
+
+
+def test_appends_are_rebased(table: phalanx.Table) -> None:
+    with table.transaction() as txn:
+        txn.append(rows(("a", 10), ("new", 10)))
+        txn.append(rows(("a", 11), ("new", 11)))
+        txn.delete("n = 11")
+        again(table).append(rows(("a", 20), ("new", 20)))
+    expected = [("a", 1), ("a", 2), ("a", 10), ("a", 20), ("b", 1), ("new", 10), ("new", 20)]
+    assert held(table) == on_main(table) == sorted(expected, key=str)
+    assert table.plan().total_partitions == 3
+
+
+def test_a_deletion_passes_an_append(table: phalanx.Table) -> None:
+    with table.transaction() as txn:
+        txn.delete("n <= 2")
+        again(table).append(rows(("a", 2)))
+    assert held(table) == on_main(table) == [("a", 2)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda table: table.delete("k = 'a' AND n = 1"),
+        lambda table: table.delete("k = 'a' AND n = 2"),
+        lambda table: table.overwrite(rows(("a", 5)), "k = 'a'"),
+    ],
+)
+def test_the_same_rows_conflict(
+    table: phalanx.Table, other: Callable[[phalanx.Table], object]
+) -> None:
+    with pytest.raises(CommitConflict, match=r"snapshot 3 changed partition v1\('a',\)"):
+        run(
+            table,
+            lambda txn: txn.delete("k = 'a' AND n = 1"),
+            lambda txn: txn.append(rows(("b", 8))),
+            lambda _: other(again(table)),
+        )
+    assert ("b", 8) not in held(table)
+    table.append(rows(("b", 9)))
+    assert ("b", 9) in held(table)
+
+
+def test_other_partitions_never_conflict(table: phalanx.Table) -> None:
+    with table.transaction() as txn:
+        txn.overwrite_partitions(rows(("a", 5)))
+        again(table).overwrite_partitions(rows(("b", 6), ("c", 6)))
+    assert held(table) == on_main(table) == [("a", 5), ("b", 6), ("c", 6)]
+
+
+def test_of_two_replacements_one_conflicts(table: phalanx.Table) -> None:
+    other = again(table)
+    for data in (rows(("fresh", 1)), rows(("fresh", 2)), rows(("a", 3))):
+        replace = operator.methodcaller("overwrite_partitions", data)
+        with pytest.raises(CommitConflict, match="replace"):
+            run(table, replace, lambda _, replace=replace: replace(other))
+        assert held(table, f"k = '{data['k'][0]}'") == [
+            (data["k"][0].as_py(), data["n"][0].as_py())
+        ]
+    with pytest.raises(CommitConflict, match="replace"):
+        run(
+            table,
+            lambda txn: txn.overwrite(rows(("x", 1))),
+            lambda _: other.overwrite(rows(("y", 1))),
+        )
+    assert held(table) == [("y", 1)]
+
+
+def test_a_statement_alone_is_tried_again(
+    table: phalanx.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = again(table)
+    commit = staged.StagedChanges.commit_snapshot
+    left = [rows(("a", 100), ("d", 1)), rows(("a", 101), ("d", 2))]
+
+    def overtaken(self: staged.StagedChanges, marker: str | None) -> int | None:
+        if left:
+            data = left.pop()
+            monkeypatch.setattr(staged.StagedChanges, "commit_snapshot", commit)
+            other.overwrite_partitions(data)
+            monkeypatch.setattr(staged.StagedChanges, "commit_snapshot", overtaken)
+        return commit(self, marker)
+
+    monkeypatch.setattr(staged.StagedChanges, "commit_snapshot", overtaken)
+    table.overwrite_partitions(rows(("a", 7), ("d", 7)))
+    assert held(table) == on_main(table) == [("a", 7), ("b", 1), ("d", 7)]
+    assert table.snapshots()["operation"].to_pylist()[2:] == ["overwrite_partitions"] * 3
+
+
+def test_serializable_sees_phantoms(table: phalanx.Table) -> None:
+    for data in (rows(("a", 50)), rows(("new", 50))):
+        steps = [
+            lambda txn: txn.append(rows(("b", sum(n for _, n in held(txn, "k <> 'b'"))))),
+            lambda _, data=data: again(table).append(data),
+        ]
+        with pytest.raises(CommitConflict, match="has read it"):
+            run(table, *steps, isolation="serializable")
+    with table.transaction("serializable") as txn:
+        txn.append(rows(("c", sum(n for _, n in held(txn, "k = 'a'")))))
+        again(table).append(rows(("b", 1), ("other", 1)))
+    assert ("c", 53) in held(table)
+
+
+def test_write_skew(table: phalanx.Table) -> None:
+    """Both read both partitions, and each empties one: only `serializable` refuses that."""
+    table.overwrite(rows(("a", 1), ("b", 1)))
+
+    def skewed(isolation: str) -> None:
+        with table.transaction(isolation) as one:
+            assert len(held(one)) == 2
+            one.delete("k = 'a'")
+            with again(table).transaction(isolation) as other:
+                assert len(held(other)) == 2
+                other.delete("k = 'b'")
+
+    with pytest.raises(CommitConflict, match="has read it"):
+        skewed("serializable")
+    assert held(table) == [("a", 1)]
+    table.overwrite(rows(("a", 1), ("b", 1)))
+    skewed("snapshot")
+    assert held(table) == []
+
+
+def test_a_change_of_the_table_ends_transactions(table: phalanx.Table) -> None:
+    changes: list[Callable[[phalanx.Table], object]] = [
+        lambda table: table.add_column(pa.field("more", pa.int32())),
+        lambda table: table.drop_column("more"),
+        lambda table: table.evolve([phalanx.bucket("n", 2)]),
+        lambda table: table.set_mode("weak"),
+    ]
+    for change in changes:
+        steps = [
+            operator.methodcaller("delete", "k = 'a'"),
+            lambda _, change=change: change(again(table)),
+        ]
+        with pytest.raises(CommitConflict, match="schema"):
+            run(table, *steps)
+    assert held(table) == on_main(table) == [("a", 1), ("a", 2), ("b", 1)]
+
+
+def test_a_change_that_was_cut_off_is_completed(
+    table: phalanx.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(strong.head, "commit", fail)
+        with pytest.raises(RuntimeError, match="cut off"):
+            table.add_column(pa.field("more", pa.int32()))
+    assert table.scan().to_arrow().column_names == ["k", "n", "more"]
+    more = rows(("a", 3)).append_column("more", pa.array([5], pa.int32()))
+    again(table).append(more)
+    assert table.scan("k = 'a'").to_arrow()["more"].to_pylist() == [None, None, 5]
+    assert table.snapshots()["operation"].to_pylist() == [
+        "create",
+        "append",
+        "add_column",
+        "append",
+    ]
+
+
+def test_a_marker_commits_once(table: phalanx.Table) -> None:
+    snapshots = []
+    for _ in range(3):
+        with again(table).transaction(marker="batch 7") as txn:
+            txn.append(rows(("a", 70), ("new", 70)))
+        snapshots.append(txn.snapshot)
+    assert snapshots == [3, 3, 3]
+    assert held(table, "n = 70") == [("a", 70), ("new", 70)]
+    with table.transaction(marker="batch 8") as txn:
+        txn.append(rows(("a", 70)))
+        with again(table).transaction(marker="batch 8") as other:
+            other.append(rows(("a", 70)))
+    assert txn.snapshot == other.snapshot == 4
+    assert held(table, "n = 70") == [("a", 70), ("a", 70), ("new", 70)]
+
+
+WRITER = """
+import sys, json
+import pyarrow as pa
+import phalanx
+uri, options, number = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+table = phalanx.open(uri, storage_options=options)
+for turn in range(4):
+    ks = ["a", f"shared {turn}", f"own {number}"]
+    table.append(pa.table({"k": ks, "n": pa.array([number] * 3, pa.int64())}))
+"""
+
+
+def test_racing_processes_lose_nothing(table: phalanx.Table) -> None:
+    options = json.dumps(table._manifest.root.storage_options)
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, table.uri, options, str(number)])
+        for number in range(100, 108)
+    ]
+    assert [writer.wait() for writer in writers] == [0] * 8
+    found = Counter(held(table, "n >= 100"))
+    expected = Counter(
+        (k, number)
+        for number in range(100, 108)
+        for turn in range(4)
+        for k in ("a", f"shared {turn}", f"own {number}")
+    )
+    assert found == expected
+    assert on_main(table) == held(table)
+    snapshots = table.snapshots()
+    assert snapshots["id"].to_pylist() == list(range(1, 35))
+    times = snapshots["time"].to_pylist()
+    assert times == sorted(times)
+    # Every snapshot has whole transactions: three rows each.
+    assert [table.at(number).scan("n >= 100").count_rows() for number in range(2, 35)] == list(
+        range(0, 99, 3)
+    )
+
+
+# ── snapshots ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_snapshots_tell_what_happened(table: phalanx.Table) -> None:
+    table.delete("n = 1")
+    with table.transaction() as txn:
+        txn.append(rows(("a", 3), ("c", 3)))
+        txn.delete("k = 'a' AND n = 2")
+    found = table.snapshots()
+    assert found.schema.field(0).equals(pa.field("id", pa.int64()))
+    assert found.schema.field("time").type == pa.timestamp("us", "UTC")
+    columns = ["id", "operation", "partitions", "rows_added", "rows_removed"]
+    assert [tuple(row.values()) for row in found.select(columns).to_pylist()] == [
+        (1, "create", 0, 0, 0),
+        (2, "append", 2, 3, 0),
+        (3, "delete", 2, 0, 2),
+        (4, "append+delete", 2, 2, 1),
+    ]
+
+
+def test_time_travel(table: phalanx.Table) -> None:
+    table.append(rows(("c", 3)))
+    table.rename_column("n", "m")
+    table.delete("k = 'a'")
+    times = table.snapshots()["time"].to_pylist()
+    states = [[], [("a", 1), ("a", 2), ("b", 1)], [("a", 1), ("a", 2), ("b", 1), ("c", 3)]]
+    for number, state in enumerate(states, 1):
+        for at in (
+            number,
+            times[number - 1],
+            times[number - 1].astimezone(UTC).replace(tzinfo=None),
+        ):
+            assert held(table.at(at)) == state
+    assert table.at(4).scan().to_arrow().column_names == ["k", "m"]
+    assert table.at(datetime.now(UTC) + timedelta(days=1)).scan().count_rows() == 2
+    old = table.at(3)
+    assert old.plan("k = 'c'").planned == 1
+    assert sum(old.partitions()["rows"].to_pylist()) == 4
+    for change in (
+        lambda: old.append(rows(("a", 1))),
+        lambda: old.delete("true"),
+        lambda: old.evolve([]),
+        lambda: old.drop_column("n"),
+        lambda: old.set_mode("weak"),
+        lambda: old.transaction(),
+        lambda: old.rollback(1),
+    ):
+        with pytest.raises(PhalanxError, match="read-only"):
+            change()
+    for wrong in (0, 99, times[0] - timedelta(seconds=1)):
+        with pytest.raises(PhalanxError, match="no snapshot"):
+            table.at(wrong)
+
+
+def test_rollback_is_a_new_snapshot(table: phalanx.Table) -> None:
+    table.append(rows(("c", 3), ("a", 9)))
+    table.add_column(pa.field("more", pa.int32()))
+    table.delete("k = 'b'")
+    assert table.rollback(2) == 6
+    assert held(table) == on_main(table) == [("a", 1), ("a", 2), ("b", 1)]
+    assert table.scan().to_arrow().column_names == ["k", "n", "more"]
+    assert table.rollback(3) == 7
+    assert held(table) == on_main(table) == [("a", 1), ("a", 2), ("a", 9), ("b", 1), ("c", 3)]
+    assert held(table.at(6)) == [("a", 1), ("a", 2), ("b", 1)]
+    table.append(rows(("a", 4)).append_column("more", pa.array([1], pa.int32())))
+    assert ("a", 4) in held(table)
+
+
+def test_diff(table: phalanx.Table) -> None:
+    table.append(rows(("c", 3), ("c", 4), ("a", 9)))
+    table.delete("k = 'a' AND n = 1")
+    found = table.diff(2, 4)
+    changed = {row["k"]: (row["rows_added"], row["rows_removed"]) for row in found.to_pylist()}
+    assert changed == {"a": (1, 1), "c": (2, 0)}
+    back = {
+        row["k"]: (row["rows_added"], row["rows_removed"]) for row in table.diff(4, 2).to_pylist()
+    }
+    assert back == {"a": (1, 1), "c": (0, 2)}
+    assert table.diff(3, 3).num_rows == 0
+    assert found["from_version"].to_pylist()[1] is None
+
+
+# ── modes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_weak_mode_names_strong_mode(root: str, store: Store) -> None:
+    table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
+    table.append(rows(("a", 1)))
+    assert table.snapshots().num_rows == 0
+    assert table.snapshots().schema.names[0] == "id"
+    for call in (
+        lambda: table.at(1),
+        lambda: table.rollback(1),
+        lambda: table.diff(1, 2),
+        lambda: table.transaction(),
+    ):
+        with pytest.raises(PhalanxError, match="strong mode"):
+            call()
+
+
+def test_into_strong_mode_and_back(root: str, store: Store) -> None:
+    table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
+    table.append(rows(("a", 1), ("b", 1)))
+    table.append(rows(("a", 2)))
+    for _ in range(2):
+        before = held(table)
+        table.set_mode("strong")
+        table.set_mode("strong")
+        assert again(table).mode == "strong"
+        assert held(table) == held(table.at(1)) == before
+        assert table.snapshots()["operation"].to_pylist() == ["set_mode"]
+        table.append(rows(("a", 3), ("c", 3)))
+        table.delete("n = 1")
+        before = held(table)
+        table.set_mode("weak")
+        table.set_mode("weak")
+        assert again(table).mode == "weak"
+        assert held(table) == on_main(table) == before
+        found = table._manifest.latest().dataset.to_table()
+        assert set(found["object_type"].to_pylist()) == {"namespace", "table"}
+        assert found["read_version"].null_count == found.num_rows
+        table.append(rows(("a", 4)))
+        table.overwrite_partitions(rows(("b", 1)))
+    with pytest.raises(PhalanxError, match="mode 'other'"):
+        table.set_mode("other")
+
+
+def test_a_weak_writer_notices_the_new_mode(
+    root: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
+    table.append(rows(("a", 1)))
+    other = again(table)
+    ensure = phalanx.table.operations.write_rows
+
+    def slow(*arguments: Any) -> Any:
+        other.set_mode("strong")
+        return ensure(*arguments)
+
+    monkeypatch.setattr(phalanx.table.operations, "write_rows", slow)
+    with pytest.raises(PartialWrite, match=r"strong mode.*v1\('a',\)"):
+        table.append(rows(("a", 2)))
+    monkeypatch.undo()
+    assert held(table) == [("a", 1)]
+    with pytest.raises(ForeignWrite):
+        table.append(rows(("a", 3)))
+
+
+# ── readers ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_appendix_c_opens(root: str, store: Store) -> None:
+    """NULL on the rows of the tables: the highest `table_version` row counts."""
+    table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
+    table.append(rows(("a", 1), ("b", 1)))
+    table.append(rows(("a", 2), ("b", 2)))
+    manifest = table._manifest.latest()
+    ids = {
+        p.key.values[0]: f"{name}"
+        for p, name in zip(table.plan().partitions, manifest.versions(), strict=True)
+    }
+    manifest.insert(
+        pa.table(
+            {
+                "object_id": [f"{ids['a']}$9", f"{ids['a']}$10", f"{ids['b']}$1"],
+                "object_type": ["table_version"] * 3,
+                "metadata": ["{}"] * 3,
+                "read_version": pa.array([3, 2, 3], pa.uint64()),
+            }
+        )
+    )
+    manifest.latest().dataset.update_metadata({"phalanx.mode": ""})
+    opened = again(table)
+    assert opened.mode == "strong"
+    assert held(opened) == [("a", 1), ("b", 1), ("b", 2)]
+    opened.set_mode("strong")
+    assert held(opened) == [("a", 1), ("b", 1), ("b", 2)]
+
+
+def test_stock_readers_see_the_last_commit(table: phalanx.Table, store: Store) -> None:
+    if store.storage_options is not None:
+        pytest.skip("lancedb does not pass storage options on to the leaf")
+    table.append(rows(("a", 3)))
+    table.delete("n = 1")
+    name = next(iter(table._manifest.latest().versions()))
+    *path, leaf = name.split("$")
+    database = lancedb.connect_namespace("dir", {"root": table.uri})
+    stock = database.open_table(leaf, namespace_path=path).to_arrow()
+    assert stock.num_rows in (0, 2)
+    assert on_main(table) == held(table) == [("a", 2), ("a", 3)]
+
+
+def test_main_is_repaired(table: phalanx.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(staged, "publish", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+        table.append(rows(("a", 3), ("c", 3)))
+        table.append(rows(("b", 4)))
+    assert on_main(table) == [("a", 1), ("a", 2), ("b", 1)]
+    assert len(held(table)) == 6
+    table.append(rows(("a", 5)))
+    assert ("a", 5) in on_main(table)
+    assert ("c", 3) not in on_main(table)
+    publish(table._manifest)
+    assert on_main(table) == held(table)
+
+
+def test_a_late_restore_is_repaired(table: phalanx.Table) -> None:
+    """A writer that was slow puts an older snapshot on main, and then looks again."""
+    manifest = table._manifest.latest()
+    (name, version), *_ = manifest.versions().items()
+    table.append(rows(("a", 3)))
+    location = manifest.root.child(manifest.leaves()[1]["location"][0].as_py())
+    main = location.open_leaf()
+    lance.LanceDataset.commit(
+        main,
+        LanceOperation.Restore(version),
+        read_version=main.version,
+        storage_options=location.storage_options,
+    )
+    assert ("a", 3) not in on_main(table)
+    publish(manifest, [name])
+    assert on_main(table) == held(table)
+
+
+@pytest.mark.parametrize("lagging", [False, True])
+def test_a_foreign_write_is_detected(
+    table: phalanx.Table, lagging: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lagging:
+        with monkeypatch.context() as patch:
+            patch.setattr(staged, "publish", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+            table.append(rows(("a", 3)))
+    before = held(table)
+    location = table.plan("k = 'a'").partitions[0].location
+    options = table._manifest.root.storage_options
+    lance.write_dataset(rows(("a", 1000)), location, mode="append", storage_options=options)
+    assert held(table) == before
+    with pytest.raises(ForeignWrite, match=location.rpartition("/")[2].replace("$", r"\$")):
+        table.append(rows(("a", 4), ("b", 4)))
+    assert held(table) == before
+    assert ("a", 1000) in on_main(table)
+    table.append(rows(("b", 4)))
+    assert ("b", 4) in held(table)
+    if lagging:
+        with pytest.raises(PhalanxError, match="changed it too"):
+            table.keep_foreign_writes()
+        assert table.discard_foreign_writes() == [location]
+    else:
+        assert table.keep_foreign_writes() == [location]
+        assert ("a", 1000) in held(table)
+        assert table.snapshots()["rows_added"].to_pylist()[-1] == 1
+    assert table.keep_foreign_writes() == table.discard_foreign_writes() == []
+    table.append(rows(("a", 5)))
+    assert on_main(table) == held(table)
+    assert ("a", 5) in held(table)
+
+
+def test_a_head_of_another_time(table: phalanx.Table) -> None:
+    """Ids are never given twice within one history, and names of versions follow them."""
+    found = head.head_of(Manifest.open(table._manifest.root))
+    assert found is not None
+    assert (found.sequence, found.horizon) == (2, 0)
+    assert found.epoch == table._manifest.latest().properties.epoch
