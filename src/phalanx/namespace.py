@@ -271,7 +271,8 @@ _INSTEAD = {
     "create_table": "use phalanx.create, and phalanx.Table.append for its partitions",
     "register_table": "use phalanx.Table.adopt",
     **dict.fromkeys(
-        ("drop_namespace", "drop_table", "deregister_table"), "remove rows with phalanx.Table.delete"
+        ("drop_namespace", "drop_table", "deregister_table"),
+        "remove rows with phalanx.Table.delete",
     ),
     "alter_table_add_columns": "use phalanx.Table.add_column, which changes all partitions",
     "alter_table_alter_columns": "use phalanx.Table.rename_column or promote_column",

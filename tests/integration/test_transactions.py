@@ -573,7 +573,7 @@ def test_a_late_restore_is_repaired(table: phalanx.Table) -> None:
     manifest = table._manifest.latest()
     (name, version), *_ = manifest.versions().items()
     table.append(rows(("a", 3)))
-    location = manifest.root.child(manifest.leaves()[1]["location"][0].as_py())
+    location = manifest.root.child(manifest.leaves()[1][".location"][0].as_py())
     main = location.open_leaf()
     lance.LanceDataset.commit(
         main,
