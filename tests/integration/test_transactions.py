@@ -537,8 +537,11 @@ def test_appendix_c_opens(root: str, store: Store) -> None:
     opened = again(table)
     assert opened.mode == "strong"
     assert held(opened) == [("a", 1), ("b", 1), ("b", 2)]
-    opened.set_mode("strong")
-    assert held(opened) == [("a", 1), ("b", 1), ("b", 2)]
+    opened.append(rows(("a", 3)))
+    assert held(opened) == on_main(opened) == [("a", 1), ("a", 3), ("b", 1), ("b", 2)]
+    # The numbers of the versions that were there are not given again.
+    assert opened.snapshots()["id"].to_pylist() == [11, 12]
+    assert held(opened.at(11)) == [("a", 1), ("b", 1), ("b", 2)]
 
 
 def test_stock_readers_see_the_last_commit(table: phalanx.Table, store: Store) -> None:
