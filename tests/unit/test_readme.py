@@ -13,7 +13,7 @@ def test_the_example_prints_what_the_readme_says(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     text = README.read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    example = "".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     (promised,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
     exec(compile(example, str(README), "exec"), {})
     printed = capsys.readouterr().out
