@@ -30,6 +30,7 @@ from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.namespace import PartitionedNamespace
 from phalanx.table.scan import Scan
 from phalanx.table.table import Table, create, open
+from phalanx.table.transaction import Transaction
 
 try:
     __version__ = version("phalanx-lance")
@@ -53,6 +54,7 @@ __all__ = [
     "SchemaMismatch",
     "StorageFailure",
     "Table",
+    "Transaction",
     "UnknownSpec",
     "__version__",
     "bucket",

@@ -13,10 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import lance
+import lance_namespace
 import lancedb
 import pyarrow as pa
 import pytest
 from lance import LanceOperation
+from lance_namespace import ListNamespacesRequest, ListTablesRequest
 
 import phalanx
 from integration.stores import Store
@@ -537,8 +539,11 @@ def test_appendix_c_opens(root: str, store: Store) -> None:
     opened = again(table)
     assert opened.mode == "strong"
     assert held(opened) == [("a", 1), ("b", 1), ("b", 2)]
-    opened.set_mode("strong")
-    assert held(opened) == [("a", 1), ("b", 1), ("b", 2)]
+    opened.append(rows(("a", 3)))
+    assert held(opened) == on_main(opened) == [("a", 1), ("a", 3), ("b", 1), ("b", 2)]
+    # The numbers of the versions that were there are not given again.
+    assert opened.snapshots()["id"].to_pylist() == [11, 12]
+    assert held(opened.at(11)) == [("a", 1), ("b", 1), ("b", 2)]
 
 
 def test_stock_readers_see_the_last_commit(table: phalanx.Table, store: Store) -> None:
@@ -546,11 +551,23 @@ def test_stock_readers_see_the_last_commit(table: phalanx.Table, store: Store) -
         pytest.skip("lancedb does not pass storage options on to the leaf")
     table.append(rows(("a", 3)))
     table.delete("n = 1")
-    name = next(iter(table._manifest.latest().versions()))
-    *path, leaf = name.split("$")
+    names = list(table._manifest.latest().versions())
     database = lancedb.connect_namespace("dir", {"root": table.uri})
-    stock = database.open_table(leaf, namespace_path=path).to_arrow()
-    assert stock.num_rows in (0, 2)
+    for kind, properties in (
+        ("dir", {"root": table.uri}),
+        ("phalanx.PartitionedNamespace", {"root": table.uri}),
+    ):
+        stock = lance_namespace.connect(kind, properties)
+        assert set(stock.list_namespaces(ListNamespacesRequest(id=[])).namespaces) == {"v1"}
+        assert not stock.list_tables(ListTablesRequest(id=[])).tables
+        seen = []
+        for name in names:
+            *path, leaf = name.split("$")
+            assert stock.list_tables(ListTablesRequest(id=path)).tables == [leaf]
+            found = lance.dataset(namespace_client=stock, table_id=[*path, leaf]).to_table()
+            assert database.open_table(leaf, namespace_path=path).to_arrow() == found
+            seen += [(row["k"], row["n"]) for row in found.to_pylist()]
+        assert seen == [("a", 2), ("a", 3)]
     assert on_main(table) == held(table) == [("a", 2), ("a", 3)]
 
 

@@ -527,4 +527,4 @@ SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 TestTableMachine = TableMachine.TestCase
 TestTableMachine.settings = settings(max_examples=1000 if SOAK else 40, stateful_step_count=8)
 TestStrongTableMachine = StrongTableMachine.TestCase
-TestStrongTableMachine.settings = settings(max_examples=400 if SOAK else 15, stateful_step_count=8)
+TestStrongTableMachine.settings = settings(max_examples=400 if SOAK else 10, stateful_step_count=8)

@@ -76,9 +76,19 @@ def head_of(manifest: Manifest) -> Head | None:
     return Head(**json.loads(rows.column("metadata")[0].as_py()))
 
 
+def first_head(manifest: Manifest) -> Head:
+    """What comes before the first snapshot: no number that a version has already is used again."""
+    rows = manifest.dataset.to_table(
+        columns=["object_id"], filter=f"object_type = '{TABLE_VERSION}'"
+    )
+    numbers = (name.rpartition(SEPARATOR)[2] for name in rows.column(0).to_pylist())
+    last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    return Head(last, manifest.properties.epoch, 0, datetime.min.replace(tzinfo=UTC).isoformat())
+
+
 def commit(
     manifest: Manifest,
-    head: Head | None,
+    head: Head,
     leaves: Sequence[LeafVersion],
     operation: str,
     *,
@@ -91,8 +101,7 @@ def commit(
     A lost race raises. `new` has the rows of partitions that this commit makes. `epoch` is that
     of the properties, where the commit completes a change of them.
     """
-    head = head or Head(0, manifest.properties.epoch, 0, _time(None))
-    moment = _time(head.time if head.sequence else None)
+    moment = _time(head.time)
     number = head.sequence + 1
     head = replace(head, sequence=number, time=moment)
     if epoch is not None:
@@ -226,9 +235,7 @@ def marker_id(marker: str) -> str:
     return f"{_MARKER}{SEPARATOR}{digest}"
 
 
-def _time(last: str | None) -> str:
+def _time(last: str) -> str:
     """Now; but later than the last snapshot, whatever the clocks of the writers say."""
-    now = datetime.now(UTC)
-    if last is not None:
-        now = max(now, datetime.fromisoformat(last) + timedelta(microseconds=1))
+    now = max(datetime.now(UTC), datetime.fromisoformat(last) + timedelta(microseconds=1))
     return now.isoformat(timespec="microseconds")

@@ -54,6 +54,8 @@ _FIXED_COLUMNS = [
 _LEAF_COLUMNS = ("object_id", "location", "read_version")
 # Up to here reading all rows costs no more than having Lance filter them.
 _FEW_ROWS = 4096
+# More ids than these are not put into a filter.
+_MOST_LISTED = 1000
 
 
 class Manifest:
@@ -208,7 +210,11 @@ class Manifest:
 
     def rows_of(self, object_ids: Iterable[str]) -> pa.Table:
         """The rows with these ids, all their columns."""
-        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in object_ids)
+        names = list(object_ids)
+        if len(names) > _MOST_LISTED:
+            rows = self.dataset.to_table()
+            return rows.filter(pc.is_in(rows.column("object_id"), pa.array(names, pa.string())))
+        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
         return self.dataset.to_table(filter=f"object_id IN ({listed})" if listed else "false")
 
     def _found(self, condition: str) -> pa.Table:

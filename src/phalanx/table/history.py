@@ -112,6 +112,13 @@ def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
     counts = in_parallel(
         lambda name: _rows_changed(locations[name], old.get(name), new.get(name)), changed
     )
+    # A partition without rows is as good as none.
+    real = [
+        place
+        for place, name in enumerate(changed)
+        if counts[place] != (0, 0) or (name in old and name in new)
+    ]
+    changed, counts = [changed[place] for place in real], [counts[place] for place in real]
     differs = set(changed)
     return with_keys(
         whole,

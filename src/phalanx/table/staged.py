@@ -143,8 +143,7 @@ class StagedChanges:
 
         def attempt() -> int:
             latest = self.base.latest()
-            now = self.head if latest is self.base else head_of(latest)
-            self._check_epoch(latest, now)
+            now = self._check_epoch(latest, self.head if latest is self.base else head_of(latest))
             if marker is not None and (done := committed_marker(latest, marker)) is not None:
                 # Who committed it may have died before main followed.
                 names[:] = self._leaves
@@ -179,7 +178,7 @@ class StagedChanges:
             with suppress(OSError):
                 remove_unlisted(Manifest.open(self.base.root), self._made)
 
-    def _check_epoch(self, latest: Manifest, found: Head | None) -> None:
+    def _check_epoch(self, latest: Manifest, found: Head | None) -> Head:
         before, now = self.base.properties, latest.properties
         if found is None or found.epoch != self.head.epoch or now.epoch != before.epoch:
             raise CommitConflict(
@@ -191,6 +190,7 @@ class StagedChanges:
                 f"Cannot commit to {latest.root}: the transaction began at snapshot "
                 f"{self.head.sequence}, and all before {found.horizon} are gone. Start it again."
             )
+        return found
 
     def _check_reads(self, latest: Manifest) -> None:
         """Serializable: what the transaction looked at is as it was, no more and no less."""

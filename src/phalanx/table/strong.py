@@ -13,7 +13,7 @@ import json
 from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.planning.scan import READ_VERSION
 from phalanx.storage import head
-from phalanx.storage.head import Head, LeafVersion, head_of
+from phalanx.storage.head import Head, LeafVersion, first_head, head_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
@@ -70,7 +70,7 @@ def complete(manifest: Manifest) -> Manifest:
         changed[:] = _brought_in_line(latest, all_leaves=found is None)
         head.commit(
             latest,
-            found,
+            found or first_head(latest),
             changed,
             _operation(latest, found),
             new=spec_namespace_row(latest),
@@ -101,7 +101,8 @@ def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
 
     def advance(name: str) -> LeafVersion | None:
         location, version = locations[name], versions[name]
-        main = location.open_leaf().version if version is None else None
+        # From here on whatever else comes to the main branch is foreign.
+        main = location.open_leaf().version if all_leaves or version is None else None
         dataset = location.open_leaf(main if version is None else version)
         line = aligned(location, dataset, manifest.properties.schema)
         if line.version == version and not all_leaves:
