@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict
+from phalanx.errors import CommitConflict, ForeignWrite
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, committed_marker, entries_of, head_of
@@ -165,10 +165,14 @@ class StagedChanges:
                 f"({error}). Try again when there are fewer."
             ) from None
         # The snapshot stands, whatever happens now: the next writer brings main along.
-        with suppress(OSError):
+        try:
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
             remove_unlisted(latest, self._made)
+        except ForeignWrite as error:
+            raise ForeignWrite(f"Snapshot {number} is committed. But: {error}") from None
+        except OSError:
+            pass
         return number
 
     def discard(self) -> None:
