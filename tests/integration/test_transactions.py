@@ -636,8 +636,21 @@ def test_a_foreign_write_is_detected(
     assert ("a", 5) in held(table)
 
 
-def test_a_head_of_another_time(table: phalanx.Table) -> None:
-    """Ids are never given twice within one history, and names of versions follow them."""
+def test_a_foreign_write_between_staging_and_publishing(table: phalanx.Table) -> None:
+    location = table.plan("k = 'a'").partitions[0].location
+    options = table._manifest.root.storage_options
+
+    def foreign(_: Transaction) -> None:
+        lance.write_dataset(rows(("a", 1000)), location, mode="append", storage_options=options)
+
+    with pytest.raises(ForeignWrite, match="Snapshot 3 is committed"):
+        run(table, lambda txn: txn.append(rows(("a", 4))), foreign)
+    assert ("a", 4) in held(table)
+    assert ("a", 1000) not in held(table)
+    assert ("a", 1000) in on_main(table)
+
+
+def test_the_head_says_where_history_stands(table: phalanx.Table) -> None:
     found = head.head_of(Manifest.open(table._manifest.root))
     assert found is not None
     assert (found.sequence, found.horizon) == (2, 0)

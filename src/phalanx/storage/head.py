@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phalanx.errors import CommitConflict
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.races import Result, is_lost_race, until_won
 
 HEAD = "__phalanx_head"
 TABLE_VERSION = "table_version"
@@ -128,6 +130,19 @@ def commit(
         )
     )
     return number
+
+
+def until_committed(attempt: Callable[[], Result], manifest: Manifest) -> Result:
+    """What the first attempt gives that no other commit overtakes; each must start afresh."""
+    try:
+        return until_won(attempt)
+    except OSError as error:
+        if not is_lost_race(error):
+            raise
+        raise CommitConflict(
+            f"Cannot commit to {manifest.root}: other writers were always first ({error}). Try "
+            "again when there are fewer."
+        ) from None
 
 
 def _table_rows(

@@ -13,7 +13,6 @@ from phalanx.storage.head import LeafVersion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.publishing import is_ours, locations_of, publish, shows
-from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import aligned
 from phalanx.storage.staging import rows_changed
 from phalanx.table.strong import begin
@@ -43,7 +42,7 @@ def keep(manifest: Manifest) -> list[str]:
             head.commit(base, newest, kept, "keep_foreign_writes")
         return kept
 
-    kept = until_won(attempt)
+    kept = head.until_committed(attempt, manifest)
     names = [leaf.object_id for leaf in kept]
     locations = locations_of(publish(manifest, names))
     return [locations[name].uri for name in names]

@@ -13,7 +13,6 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.publishing import locations_of, publish
-from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import aligned
 from phalanx.storage.staging import emptied, rows_changed
 from phalanx.table.inspection import with_keys
@@ -95,7 +94,7 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
         leaves = [leaf for leaf in in_parallel(restored, base.versions().items()) if leaf]
         return head.commit(base, newest, leaves, "rollback")
 
-    number = until_won(attempt)
+    number = head.until_committed(attempt, manifest)
     publish(manifest)
     return number
 

@@ -11,17 +11,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict
+from phalanx.errors import CommitConflict, ForeignWrite
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import head, leaf
-from phalanx.storage.head import Head, LeafVersion, committed_marker, entries_of, head_of
+from phalanx.storage.head import (
+    Head,
+    LeafVersion,
+    committed_marker,
+    entries_of,
+    head_of,
+    until_committed,
+)
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, publish
-from phalanx.storage.races import is_lost_race, until_won
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
 from phalanx.table.strong import begin
@@ -156,20 +162,16 @@ class StagedChanges:
             operation = "+".join(dict.fromkeys(self._operations)) or "nothing"
             return head.commit(latest, now, leaves, operation, new=new, marker=marker)
 
-        try:
-            number = until_won(attempt)
-        except OSError as error:
-            if not is_lost_race(error):
-                raise
-            raise CommitConflict(
-                f"Cannot commit to {self.base.root}: other writers were always first "
-                f"({error}). Try again when there are fewer."
-            ) from None
+        number = until_committed(attempt, self.base)
         # The snapshot stands, whatever happens now: the next writer brings main along.
-        with suppress(OSError):
+        try:
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
             remove_unlisted(latest, self._made)
+        except ForeignWrite as error:
+            raise ForeignWrite(f"Snapshot {number} is committed. But: {error}") from None
+        except OSError:
+            pass
         return number
 
     def discard(self) -> None:

@@ -18,7 +18,6 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
 from phalanx.storage.publishing import locations_of, publish
-from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import aligned
 
 _LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
@@ -78,7 +77,7 @@ def complete(manifest: Manifest) -> Manifest:
         )
         return Manifest.open(latest.root)
 
-    completed = until_won(attempt)
+    completed = head.until_committed(attempt, manifest)
     if changed and completed.properties.mode == "strong":
         return publish(completed, [leaf.object_id for leaf in changed])
     return completed
@@ -121,7 +120,7 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
     if mode == "strong":
         if manifest.properties.mode == "weak":
             # What an earlier strong time has left would be taken for the leaves' state.
-            until_won(lambda: head.leave_strong(manifest.latest()))
+            head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
             changed = dataclasses.replace(manifest.latest().properties, mode="strong")
             manifest = manifest.latest().change_properties(changed)
         return complete(manifest)
@@ -130,7 +129,7 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
         manifest = publish(begin(manifest)[0])
         manifest.change_properties(dataclasses.replace(manifest.properties, pending=_LEAVING))
         manifest = complete(manifest)
-    until_won(lambda: head.leave_strong(manifest.latest()))
+    head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
     return manifest.latest()
 
 
