@@ -21,9 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import phalanx
 from phalanx.errors import InvalidSpec, SchemaMismatch
-from phalanx.model.partition_key import key_columns
+from phalanx.model.partition_key import SPEC_ID, key_columns
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
+from phalanx.planning.scan import LOCATION
 from properties.oracle import matching
 from properties.strategies import KINDS, Kind, Rows, array_of, conditions, terms_over
 from properties.table_model import as_multiset, as_rows, changed, plain_value
@@ -411,12 +412,12 @@ class TableMachine(RuleBasedStateMachine):
             ordered = [[sort_key(value) for value in row.values()] for row in _scalars_of(values)]
             assert ordered == sorted(ordered)
             ids = {source for field in spec.fields for source in field.source_ids}
-            for key, location in zip(keys, leaves.column("location").to_pylist(), strict=True):
+            for key, location in zip(keys, leaves.column(LOCATION).to_pylist(), strict=True):
                 dataset = lance.dataset(f"{self.root}/{location}")
                 assert tuple(_ids(dataset.lance_schema.fields())) == schema.ids
                 if ids <= set(schema.ids):
                     found = keys_of_rows(spec, self.leaf(f"{self.root}/{location}"), schema)
-                    assert set(as_rows(found.drop_columns("spec_id"))) <= {key}
+                    assert set(as_rows(found.drop_columns(SPEC_ID))) <= {key}
 
 
 def keys_of_rows(spec: PartitionSpec, rows: pa.Table, schema: Schema) -> pa.Table:

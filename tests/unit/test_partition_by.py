@@ -279,7 +279,7 @@ def test_a_list_of_anything_else_is_refused(item: Any) -> None:
     assert repr(item) in str(no.value)
 
 
-@pytest.mark.parametrize("value", [None, 5, IDENTITY, year("ts")], ids=repr)
+@pytest.mark.parametrize("value", [None, 5, IDENTITY], ids=repr)
 def test_what_is_neither_list_nor_text_is_refused(value: Any) -> None:
     with pytest.raises(InvalidSpec, match="expected a list or text"):
         partition_terms(value)

@@ -12,6 +12,8 @@ Result = TypeVar("Result")
 
 # Lance waits for storage most of the time, and encodes outside the interpreter's lock.
 THREADS = min(32, 4 + 2 * (os.cpu_count() or 1))
+# Each writer holds some megabytes of every column.
+WRITE_THREADS = min(16, 2 * (os.cpu_count() or 1))
 
 
 def in_parallel(

@@ -71,6 +71,7 @@ class LeafScan:
             limit=self.limit if rest == TRUE else None,
             scan_in_order=True,
             batch_size=_batch_rows(dataset, self.schema),
+            batch_readahead=_BATCHES_AHEAD,
         )
         schema = _projected(self.schema, self.columns)
         for batch in scanner.to_batches():

@@ -24,7 +24,7 @@ from phalanx.storage import leaf
 from phalanx.storage.leaf import Change, Deletion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.parallel import in_parallel, outcomes
+from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import align
@@ -115,7 +115,7 @@ def write_rows(
         found.fragments = written[found.location.uri]
         return found
 
-    return in_parallel(write, range(len(writes)))
+    return in_parallel(write, range(len(writes)), WRITE_THREADS)
 
 
 def leaf_writes(
