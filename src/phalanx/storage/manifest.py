@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from phalanx.errors import (
     CommitConflict,
@@ -29,9 +30,10 @@ from phalanx.errors import (
 from phalanx.model import engine
 from phalanx.model.grouping import order_of, positions
 from phalanx.model.partition_key import key_columns
-from phalanx.model.predicate import TRUE, Predicate
+from phalanx.model.predicate import TRUE, In, Predicate
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.syntax import Column
 from phalanx.planning.pruning import Pruning
 from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
 from phalanx.storage.failures import plain_reason
@@ -419,8 +421,21 @@ def _filtered(leaves: pa.Table, predicate: Predicate) -> pa.Table:
         f"partition_field_{name}": leaves.column(name).combine_chunks()
         for name in leaves.column_names[len(_LEAF_COLUMNS) :]
     }
-    kept = engine.evaluate_sql(to_datafusion(predicate), columns, leaves.num_rows)
+    kept = _among(predicate, columns)
+    if kept is None:
+        kept = engine.evaluate_sql(to_datafusion(predicate), columns, leaves.num_rows)
     return leaves.filter(kept)
+
+
+def _among(predicate: Predicate, columns: Mapping[str, pa.Array]) -> pa.Array | None:
+    """The answer to the plainest question, which needs no SQL; None to all others."""
+    if not isinstance(predicate, In) or not isinstance(predicate.term, Column):
+        return None
+    column = columns[predicate.term.path[0]]
+    # Equal floats are not always the same.
+    if column.type != predicate.values.type or pt.is_floating(column.type):
+        return None
+    return pc.is_in(column, value_set=predicate.values)
 
 
 def _exists(where: Location) -> bool:

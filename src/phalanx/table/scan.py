@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.reading import SCAN_THREADS, LeafScan, in_order
 from phalanx.table import inspection
+
+# What such a text means may be another thing the next time.
+_TELLS_THE_TIME = re.compile(r"\(|current|local", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +169,13 @@ def plan_of(manifest: Manifest, predicate: Predicate) -> ScanPlan:
 
 def bound(where: str | None, schema: Schema) -> Predicate:
     """The predicate that a text means; none keeps every row."""
-    return TRUE if where is None else bind(where, schema)
+    if where is None:
+        return TRUE
+    if isinstance(where, str) and _TELLS_THE_TIME.search(where) is None:
+        return _bound_once(where, schema)
+    return bind(where, schema)
+
+
+@functools.lru_cache(maxsize=256)
+def _bound_once(where: str, schema: Schema) -> Predicate:
+    return bind(where, schema)
