@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import duckdb_extension_lance
 import lance
 import lance_namespace as catalog
 import lancedb
@@ -115,12 +116,9 @@ def test_lancedb_connects_through_our_namespace(table: phalanx.Table) -> None:
 
 
 def test_duckdb_reads_a_leaf_and_the_manifest(table: phalanx.Table) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    spec = importlib.util.find_spec("duckdb_extension_lance")
-    if spec is None or spec.origin is None:
-        pytest.skip("duckdb-extension-lance is not installed")
     connection = duckdb.connect()
-    path = Path(spec.origin).parent / EXTENSION.format(duckdb.__version__)
+    folder = Path(duckdb_extension_lance.__file__).parent
+    path = folder / EXTENSION.format(duckdb.__version__)
     connection.execute(f"LOAD '{path}'")
 
     def scanned(uri: str, what: str = "*") -> pa.Table:

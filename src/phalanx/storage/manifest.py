@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from phalanx.errors import (
     CommitConflict,
@@ -27,16 +26,13 @@ from phalanx.errors import (
     StorageFailure,
     UnknownSpec,
 )
-from phalanx.model import engine
-from phalanx.model.grouping import order_of, positions
+from phalanx.model.grouping import positions
 from phalanx.model.partition_key import key_columns
-from phalanx.model.predicate import TRUE, In, Predicate
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.model.syntax import Column
+from phalanx.model.spec import PartitionField
 from phalanx.planning.pruning import Pruning
-from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
+from phalanx.planning.scan import OBJECT_ID, READ_VERSION
 from phalanx.storage.failures import plain_reason
+from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
 from phalanx.storage.location import Location
 from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.properties import EPOCH, MODE, WRITER_FLAG, Properties, properties_of
@@ -52,8 +48,6 @@ _FIXED_COLUMNS = [
     pa.field("base_objects", pa.list_(pa.field("object_id", pa.string()))),
     pa.field("read_version", pa.uint64()),
 ]
-# What a plan needs to know of a leaf, beside its partition values; as `LEAF_COLUMNS` there.
-_LEAF_COLUMNS = ("object_id", "location", "read_version")
 # Up to here reading all rows costs no more than having Lance filter them.
 _FEW_ROWS = 4096
 # More ids than these are not put into a filter.
@@ -164,16 +158,18 @@ class Manifest:
         """
         self._check_spec_versions()
         if self._leaves is None and self._is_worth_keeping(pruning):
-            self._leaves = self._by_spec(self._found("object_type = 'table'"))
+            self._leaves = by_spec(self._found("object_type = 'table'"), self.properties.specs)
         if self._leaves is None:
             assert pruning is not None
             self._asked += 1
-            return self._by_spec(self._found(pruning.manifest_filter))
+            return by_spec(self._found(pruning.manifest_filter), self.properties.specs)
         if pruning is None:
             return self._leaves
         return {
-            spec.spec_id: _filtered(self._leaves[spec.spec_id], spec.filter)
-            for spec in pruning.specs
+            each.spec_id: filtered(
+                self._leaves[each.spec_id], each.filter, self.properties.specs[each.spec_id]
+            )
+            for each in pruning.specs
         }
 
     def versions(self, names: Iterable[str] | None = None) -> dict[str, int | None]:
@@ -198,8 +194,8 @@ class Manifest:
             spec = self.properties.spec
             tables = added.filter(pc.equal(added.column("object_type"), "table"))
             blank = pa.nulls(tables.num_rows, pa.uint64())
-            new = _of_spec(tables.append_column("read_version", blank), spec)
-            view._leaves[spec.id] = _ordered(pa.concat_tables([view._leaves[spec.id], new]))
+            new = of_spec(tables.append_column("read_version", blank), spec)
+            view._leaves[spec.id] = in_order(pa.concat_tables([view._leaves[spec.id], new]))
         names = pa.array(versions, pa.string())
         staged = pa.array(versions.values(), pa.uint64())
         for number, leaves in view._leaves.items():
@@ -257,16 +253,7 @@ class Manifest:
 
     def _columns(self) -> list[str]:
         fields = {field.column for spec in self.properties.specs.values() for field in spec.fields}
-        return [*_LEAF_COLUMNS, *sorted(fields)]
-
-    def _by_spec(self, rows: pa.Table) -> dict[int, pa.Table]:
-        of = pc.struct_field(
-            pc.extract_regex(rows.column("object_id"), r"^v(?P<spec>[0-9]+)\$"), "spec"
-        )
-        return {
-            number: _ordered(_of_spec(rows.filter(pc.equal(of, str(number))), spec))
-            for number, spec in self.properties.specs.items()
-        }
+        return [*STORED_COLUMNS, *sorted(fields)]
 
     def _check_spec_versions(self) -> None:
         """Refuse data under a spec that has no definition: it would be left out in silence."""
@@ -394,48 +381,6 @@ def plain_rows(rows: list[tuple[str, str, str | None]]) -> pa.Table:
             "metadata": pa.repeat(pa.scalar("{}"), len(rows)),
         }
     )
-
-
-def _of_spec(rows: pa.Table, spec: PartitionSpec) -> pa.Table:
-    """Manifest rows as the leaves of one spec, fields under their own ids."""
-    values = [rows.column(field.column).cast(field.result_type) for field in spec.fields]
-    types = [pa.string(), pa.string(), pa.uint64()]
-    schema = list(zip(LEAF_COLUMNS, types, strict=True))
-    schema += [(field.field_id, field.result_type) for field in spec.fields]
-    return pa.Table.from_arrays(
-        [*(rows.column(name) for name in _LEAF_COLUMNS), *values], schema=pa.schema(schema)
-    )
-
-
-def _ordered(leaves: pa.Table) -> pa.Table:
-    """The leaves of one spec in the order of their values."""
-    # The object id makes the order of equal values, which nobody should have made, certain.
-    columns = [*leaves.columns[len(_LEAF_COLUMNS) :], leaves.column(OBJECT_ID)]
-    return leaves.take(order_of(pa.table(columns, names=list(map(str, range(len(columns)))))))
-
-
-def _filtered(leaves: pa.Table, predicate: Predicate) -> pa.Table:
-    if predicate == TRUE:
-        return leaves
-    columns = {
-        f"partition_field_{name}": leaves.column(name).combine_chunks()
-        for name in leaves.column_names[len(_LEAF_COLUMNS) :]
-    }
-    kept = _among(predicate, columns)
-    if kept is None:
-        kept = engine.evaluate_sql(to_datafusion(predicate), columns, leaves.num_rows)
-    return leaves.filter(kept)
-
-
-def _among(predicate: Predicate, columns: Mapping[str, pa.Array]) -> pa.Array | None:
-    """The answer to the plainest question, which needs no SQL; None to all others."""
-    if not isinstance(predicate, In) or not isinstance(predicate.term, Column):
-        return None
-    column = columns[predicate.term.path[0]]
-    # Equal floats are not always the same.
-    if column.type != predicate.values.type or pt.is_floating(column.type):
-        return None
-    return pc.is_in(column, value_set=predicate.values)
 
 
 def _exists(where: Location) -> bool:
