@@ -154,7 +154,7 @@ class Manifest:
     def leaves(self, pruning: Pruning | None = None) -> dict[int, pa.Table]:
         """The leaf tables of each spec that a predicate keeps, in the order of their values.
 
-        Each table has `object_id`, `location`, `read_version`, and the spec's fields by id.
+        Each table has the `LEAF_COLUMNS`, and the fields of its spec by their ids.
         """
         self._check_spec_versions()
         if self._leaves is None and self._is_worth_keeping(pruning):
