@@ -575,13 +575,12 @@ def test_main_is_repaired(table: phalanx.Table, monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as patch:
         patch.setattr(staged, "publish", lambda *_: (_ for _ in ()).throw(OSError("gone")))
         table.append(rows(("a", 3), ("c", 3)))
+        assert on_main(table) == [("a", 1), ("a", 2), ("b", 1)]
+        # The next writer does what this one has left, wherever it writes itself.
         table.append(rows(("b", 4)))
-    assert on_main(table) == [("a", 1), ("a", 2), ("b", 1)]
+        assert on_main(table) == sorted({*held(table)} - {("b", 4)})
     assert len(held(table)) == 6
-    table.append(rows(("a", 5)))
-    assert ("a", 5) in on_main(table)
-    assert ("c", 3) not in on_main(table)
-    publish(table._manifest)
+    again(table).append(rows(("d", 5)))
     assert on_main(table) == held(table)
 
 
