@@ -153,6 +153,17 @@ def test_one_merge_holds_everything(table: phalanx.Table) -> None:
 # ── others at the same time ──────────────────────────────────────────────────────────────────
 
 
+def test_fragments_of_the_manifest_do_not_pile_up(table: phalanx.Table) -> None:
+    for number in range(40):
+        table.append(rows(("ab"[number % 2], number)))
+        manifest = Manifest.open(table._manifest.root)
+        assert len(manifest.dataset.get_fragments()) <= 24
+        assert table._manifest.latest().leaves() == manifest.leaves()
+    assert len(held(table)) == 43
+    assert table.snapshots()["id"].to_pylist() == list(range(1, 43))
+    assert len(held(table.at(5))) == 6
+
+
 def test_appends_are_rebased(table: phalanx.Table) -> None:
     with table.transaction() as txn:
         txn.append(rows(("a", 10), ("new", 10)))

@@ -132,8 +132,12 @@ def commit(
         manifest.completed(_version_rows(leaves, number)),
         manifest.completed(_plain_rows(ours, PHALANX)),
     ]
-    replaced = [found, manifest.row(HEAD).column(ADDRESS).to_numpy()]
-    manifest.change(pa.concat_tables(added), np.concatenate(replaced))
+    fence = manifest.row(HEAD).column(ADDRESS).to_numpy()
+    if len(fence):
+        manifest.change(pa.concat_tables(added), np.concatenate([found, fence]))
+    else:
+        # Of two first commits a merge refuses one, by the primary key of the head row.
+        manifest.upsert(pa.concat_tables(added))
     return number
 
 

@@ -397,6 +397,15 @@ class Manifest:
             with suppress(OSError):
                 latest.change(latest.dataset.schema.empty_table(), np.empty(0, np.uint64))
 
+    def upsert(self, rows: pa.Table) -> None:
+        """Put rows in place, new or not, in one commit; a lost race if one came meanwhile.
+
+        Columns that the rows do not have become NULL: those that are there come whole.
+        """
+        merge = self._writable().merge_insert("object_id").when_matched_update_all()
+        merge = merge.when_not_matched_insert_all().use_index(False).conflict_retries(0)
+        merge.execute(self.completed(rows))
+
     def change(self, added: pa.Table, removed: Addresses) -> None:
         """Add rows, and remove those at some addresses of this version, in one commit.
 
