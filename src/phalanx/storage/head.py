@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,10 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict
+from phalanx.errors import CommitConflict, PhalanxError, UnknownOutcome
+from phalanx.storage.failures import plain_reason
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import SEPARATOR
 from phalanx.storage.races import Result, is_lost_race, until_won
+from phalanx.storage.steps import Step, reach
 
 HEAD = "__phalanx_head"
 TABLE_VERSION = "table_version"
@@ -100,8 +103,9 @@ def commit(
 ) -> int:
     """Commit one snapshot on top of exactly this manifest, whose head it is; the snapshot's id.
 
-    A lost race raises. `new` has the rows of partitions that this commit makes. `epoch` is that
-    of the properties, where the commit completes a change of them.
+    A lost race raises, and `UnknownOutcome` where the store does not tell what it did. `new` has
+    the rows of partitions that this commit makes. `epoch` is that of the properties, where the
+    commit completes a change of them.
     """
     moment = _time(head.time)
     number = head.sequence + 1
@@ -116,20 +120,50 @@ def commit(
         "rows_added": sum(leaf.added for leaf in leaves),
         "rows_removed": sum(leaf.removed for leaf in leaves),
         "manifest_version": manifest.version,
+        # By this a writer knows its own snapshot, when the store's answer was lost.
+        "token": uuid.uuid4().hex,
     }
     ours = {HEAD: head.to_json(), _snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
         ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number})
-    manifest.upsert(
-        pa.concat_tables(
-            [
-                _table_rows(manifest, leaves, new),
-                manifest.completed(_version_rows(leaves, number)),
-                manifest.completed(_plain_rows(ours, PHALANX)),
-            ]
-        )
+    rows = pa.concat_tables(
+        [
+            _table_rows(manifest, leaves, new),
+            manifest.completed(_version_rows(leaves, number)),
+            manifest.completed(_plain_rows(ours, PHALANX)),
+        ]
     )
+    reach(Step.COMMITTING)
+    try:
+        manifest.upsert(rows)
+        reach(Step.COMMITTED)
+    except OSError as error:
+        if not _stands(manifest, snapshot, error):
+            raise
     return number
+
+
+def _stands(manifest: Manifest, snapshot: Mapping[str, Any], error: OSError) -> bool:
+    """Whether a commit that ended in an error was made nevertheless.
+
+    `UnknownOutcome` where that cannot be told: a request that failed may still take effect.
+    """
+    number, why = int(snapshot["id"]), error
+    try:
+        rows = Manifest.open(manifest.root).rows_of([_snapshot_id(number)])
+    except (OSError, ValueError, PhalanxError) as failed:
+        why = OSError(f"{plain_reason(error)} Then: {plain_reason(failed)}")
+    else:
+        if rows.num_rows:
+            found = json.loads(rows.column("metadata")[0].as_py())
+            return bool(found.get("token") == snapshot["token"])
+        if is_lost_race(error):
+            return False
+    raise UnknownOutcome(
+        f"The store failed while snapshot {number} of {manifest.root} was committed: "
+        f"{plain_reason(why)} Nobody can tell yet whether it stands. Look for it in snapshots(), "
+        "or repeat the same transaction if it has a marker, which commits it once."
+    ) from error
 
 
 def until_committed(attempt: Callable[[], Result], manifest: Manifest) -> Result:
@@ -238,6 +272,7 @@ def leave_strong(manifest: Manifest) -> None:
     merge = manifest.dataset.merge_insert("object_id").when_matched_update_all()
     merge = merge.when_not_matched_by_source_delete(kinds)
     merge.use_index(False).conflict_retries(0).execute(manifest.completed(cleared))
+    reach(Step.STRONG_ROWS_REMOVED)
 
 
 def _snapshot_id(number: int) -> str:

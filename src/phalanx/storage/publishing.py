@@ -18,6 +18,7 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.races import until_won
+from phalanx.storage.steps import Step, reach
 
 
 def locations_of(manifest: Manifest) -> dict[str, Location]:
@@ -61,12 +62,14 @@ def publish(
         in_parallel(lambda move: _move(*move), moves)
         latest = manifest.latest()
         if latest is manifest:
-            return manifest
+            break
         after = latest.versions()
         wanted = {name for name, version in versions.items() if after.get(name) != version}
         manifest = latest
         if not wanted:
-            return manifest
+            break
+    reach(Step.PUBLISHED)
+    return manifest
 
 
 def check_main(manifest: Manifest, object_id: str, location: Location, version: int) -> int:
@@ -92,6 +95,7 @@ def _move(
             read_version=main.version,
             **location.write_options,
         )
+        reach(Step.MAIN_RESTORED)
         for between in range(main.version + 1, restored.version):
             _check_ours(manifest, object_id, location, restored, between)
 

@@ -15,6 +15,7 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.publishing import is_ours, locations_of, publish, shows
 from phalanx.storage.reconcile import aligned
 from phalanx.storage.staging import rows_changed
+from phalanx.storage.steps import Step, reach
 from phalanx.table.strong import begin
 
 
@@ -59,6 +60,7 @@ def discard(manifest: Manifest) -> list[str]:
             read_version=main.version,
             **location.write_options,
         )
+        reach(Step.FOREIGN_WRITE_DISCARDED)
     publish(base, [name for name, *_ in found])
     return [location.uri for _, location, *_ in found]
 
