@@ -6,12 +6,13 @@ manifest again afterwards; and whatever else is found on it, someone has written
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import lance
 from lance import LanceDataset, LanceOperation
 
-from phalanx.errors import ForeignWrite
+from phalanx.errors import ForeignWrite, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID
 from phalanx.storage.head import entries_of
 from phalanx.storage.location import Location
@@ -70,6 +71,17 @@ def publish(
             break
     reach(Step.PUBLISHED)
     return manifest
+
+
+@contextmanager
+def standing(snapshot: int) -> Iterator[None]:
+    """The snapshot stands, whatever happens in here: the next writer brings main along."""
+    try:
+        yield
+    except ForeignWrite as error:
+        raise ForeignWrite(f"Snapshot {snapshot} is committed. But: {error}") from None
+    except (OSError, ValueError, StorageFailure):
+        pass
 
 
 def check_main(manifest: Manifest, object_id: str, location: Location, version: int) -> int:

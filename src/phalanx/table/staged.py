@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict, ForeignWrite, StorageFailure
+from phalanx.errors import CommitConflict, StorageFailure
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import head, leaf
@@ -27,7 +27,7 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
-from phalanx.storage.publishing import check_main, publish
+from phalanx.storage.publishing import check_main, publish, standing
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
@@ -170,15 +170,10 @@ class StagedChanges:
                 raise
 
         number = until_committed(attempt, self.base)
-        # The snapshot stands, whatever happens now: the next writer brings main along.
-        try:
+        with standing(number):
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
             remove_unlisted(latest, self._made)
-        except ForeignWrite as error:
-            raise ForeignWrite(f"Snapshot {number} is committed. But: {error}") from None
-        except (OSError, ValueError, StorageFailure):
-            pass
         return number
 
     def discard(self) -> None:
