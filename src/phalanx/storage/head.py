@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -17,12 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict
+from phalanx.errors import CommitConflict, PhalanxError, UnknownOutcome
 from phalanx.planning.scan import ROW_ADDRESS
+from phalanx.storage.failures import plain_reason
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR
 from phalanx.storage.races import Result, is_lost_race, until_won
+from phalanx.storage.steps import Step, reach
 
 HEAD = "__phalanx_head"
 TABLE_VERSION = "table_version"
@@ -106,8 +109,9 @@ def commit(
 ) -> int:
     """Commit one snapshot on top of exactly this manifest, whose head it is; the snapshot's id.
 
-    A lost race raises. `new` has the rows of partitions that this commit makes. `epoch` is that
-    of the properties, where the commit completes a change of them.
+    A lost race raises, and `UnknownOutcome` where the store does not tell what it did. `new` has
+    the rows of partitions that this commit makes. `epoch` is that of the properties, where the
+    commit completes a change of them.
     """
     moment = _time(head.time)
     number = head.sequence + 1
@@ -122,23 +126,56 @@ def commit(
         "rows_added": sum(leaf.added for leaf in leaves),
         "rows_removed": sum(leaf.removed for leaf in leaves),
         "manifest_version": manifest.version,
+        # By this a writer knows its own snapshot, when the store's answer was lost.
+        "token": uuid.uuid4().hex,
     }
     ours = {HEAD: head.to_json(), _snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
         ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number})
     found = manifest.leaves_named(leaf.object_id for leaf in leaves).column(ROW_ADDRESS).to_numpy()
-    added = [
-        _table_rows(manifest, manifest.rows_at(found), leaves, new),
-        manifest.completed(_version_rows(leaves, number)),
-        manifest.completed(_plain_rows(ours, PHALANX)),
-    ]
+    rows = pa.concat_tables(
+        [
+            _table_rows(manifest, manifest.rows_at(found), leaves, new),
+            manifest.completed(_version_rows(leaves, number)),
+            manifest.completed(_plain_rows(ours, PHALANX)),
+        ]
+    )
     fence = manifest.row(HEAD).column(ADDRESS).to_numpy()
-    if len(fence):
-        manifest.change(pa.concat_tables(added), np.concatenate([found, fence]))
-    else:
-        # Of two first commits a merge refuses one, by the primary key of the head row.
-        manifest.upsert(pa.concat_tables(added))
+    reach(Step.COMMITTING)
+    try:
+        if len(fence):
+            manifest.change(rows, np.concatenate([found, fence]))
+        else:
+            # Of two first commits a merge refuses one, by the primary key of the head row.
+            manifest.upsert(rows)
+        reach(Step.COMMITTED)
+    except OSError as error:
+        if not _stands(manifest, snapshot, error):
+            raise
     return number
+
+
+def _stands(manifest: Manifest, snapshot: Mapping[str, Any], error: OSError) -> bool:
+    """Whether a commit that ended in an error was made nevertheless.
+
+    `UnknownOutcome` where that cannot be told: a request that failed may still take effect.
+    """
+    number, why = int(snapshot["id"]), error
+    try:
+        rows = Manifest.open(manifest.root).rows_of([_snapshot_id(number)])
+    except (OSError, ValueError, PhalanxError) as failed:
+        why = OSError(f"{plain_reason(error)} Then: {plain_reason(failed)}")
+    else:
+        if rows.num_rows:
+            found = json.loads(rows.column("metadata")[0].as_py())
+            return bool(found.get("token") == snapshot["token"])
+        if is_lost_race(error):
+            return False
+    raise UnknownOutcome(
+        f"The store failed while snapshot {number} of {manifest.root} was committed: "
+        f"{plain_reason(why)} Nobody can tell yet whether it stands. Look for it in snapshots(), "
+        "or repeat the same transaction if it has a marker, which commits it once."
+    ) from error
 
 
 def until_committed(attempt: Callable[[], Result], manifest: Manifest) -> Result:
@@ -254,6 +291,7 @@ def leave_strong(manifest: Manifest) -> None:
         return
     tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
     manifest.change(tables.drop_columns("read_version"), rows.column(ADDRESS).to_numpy())
+    reach(Step.STRONG_ROWS_REMOVED)
 
 
 def _snapshot_id(number: int) -> str:

@@ -28,6 +28,7 @@ from phalanx.storage.location import Location
 from phalanx.storage.races import until_won
 from phalanx.storage.reading import columns_read
 from phalanx.storage.reconcile import align
+from phalanx.storage.steps import Step, reach
 
 ROWS_PER_FILE = 1 << 20
 OFFSET_BITS = np.uint64(32)
@@ -76,6 +77,7 @@ def create(location: Location, schema: Schema) -> int:
         dataset = LanceDataset.commit(
             dataset, projection, read_version=dataset.version, **location.write_options
         )
+    reach(Step.LEAF_CREATED)
     return int(dataset.version)
 
 
@@ -125,9 +127,11 @@ def write(
     rows_per_file: int = ROWS_PER_FILE,
 ) -> tuple[FragmentMetadata, ...]:
     """Write the rows into files of the leaf that no version lists yet."""
-    return tuple(
-        write_fragments(rows, dataset, max_rows_per_file=rows_per_file, **location.write_options)
+    written = write_fragments(
+        rows, dataset, max_rows_per_file=rows_per_file, **location.write_options
     )
+    reach(Step.FILES_WRITTEN)
+    return tuple(written)
 
 
 @dataclass(frozen=True, slots=True)

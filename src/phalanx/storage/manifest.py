@@ -39,6 +39,7 @@ from phalanx.storage.manifest_rows import ADDRESS, Addresses, change_rows, is_pi
 from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.properties import EPOCH, MODE, WRITER_FLAG, Properties, properties_of
 from phalanx.storage.races import is_lost_race
+from phalanx.storage.steps import Step, reach
 
 DIRECTORY = "__manifest"
 _PRIMARY_KEY = {b"lance-schema:unenforced-primary-key:position": b"0"}
@@ -107,6 +108,7 @@ class Manifest:
                     "or choose another path."
                 ) from None
             raise StorageFailure(f"Cannot create {root}: {plain_reason(error)}") from None
+        reach(Step.MANIFEST_CREATED)
         return cls(root, where.open())
 
     @classmethod
@@ -443,6 +445,7 @@ class Manifest:
                 f"the same time ({EPOCH} {self.properties.epoch} is over). Look at the table as "
                 "it is now, and try again."
             ) from None
+        reach(Step.PROPERTIES_CHANGED)
         return self.latest()
 
     def add_columns(self, fields: Iterable[PartitionField]) -> None:
@@ -459,8 +462,10 @@ class Manifest:
         # An evolution that lost its race may have left a column of another type behind.
         if stale := [field.column for field in new if field.column in present]:
             dataset.drop_columns(stale)
+            reach(Step.COLUMNS_CHANGED)
         if new:
             dataset.add_columns([_column(field) for field in new])
+            reach(Step.COLUMNS_CHANGED)
 
     def widen_columns(self, fields: Iterable[PartitionField]) -> None:
         """Give the column of each partition field the type the field now has."""
@@ -469,6 +474,7 @@ class Manifest:
             if dataset.schema.field(field.column).type != field.result_type:
                 change: Any = {"path": field.column, "data_type": field.result_type}
                 dataset.alter_columns(change)
+                reach(Step.COLUMNS_CHANGED)
 
 
 def _column(field: PartitionField) -> pa.Field:

@@ -6,20 +6,21 @@ manifest again afterwards; and whatever else is found on it, someone has written
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import lance
 from lance import LanceDataset, LanceOperation
 
-from phalanx.errors import ForeignWrite
+from phalanx.errors import ForeignWrite, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID
 from phalanx.storage.head import Head, entries_of, leaves_changed
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.races import until_won
+from phalanx.storage.steps import Step, reach
 
 # What this process has seen on the mains of each table: it need not look there again.
 _published: dict[str, Head] = {}
@@ -73,12 +74,25 @@ def publish(
         in_parallel(lambda move: _move(*move), moves)
         latest = manifest.latest()
         if latest is manifest:
-            return manifest
+            break
         after = latest.versions(versions)
         wanted = {name for name, version in versions.items() if after.get(name) != version}
         manifest = latest
         if not wanted:
-            return manifest
+            break
+    reach(Step.PUBLISHED)
+    return manifest
+
+
+@contextmanager
+def standing(snapshot: int) -> Iterator[None]:
+    """The snapshot stands, whatever happens in here: the next writer brings main along."""
+    try:
+        yield
+    except ForeignWrite as error:
+        raise ForeignWrite(f"Snapshot {snapshot} is committed. But: {error}") from None
+    except (OSError, ValueError, StorageFailure):
+        pass
 
 
 def follow(manifest: Manifest, head: Head) -> Head:
@@ -128,6 +142,7 @@ def _move(
             read_version=main.version,
             **location.write_options,
         )
+        reach(Step.MAIN_RESTORED)
         for between in range(main.version + 1, restored.version):
             _check_ours(manifest, object_id, location, restored, between)
 
