@@ -31,8 +31,8 @@ from phalanx.storage.reconcile import align
 from phalanx.storage.steps import Step, reach
 
 ROWS_PER_FILE = 1 << 20
-_OFFSET_BITS = np.uint64(32)
-_OFFSET_MASK = np.uint64(0xFFFFFFFF)
+OFFSET_BITS = np.uint64(32)
+OFFSET_MASK = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +254,10 @@ def deletion(dataset: lance.LanceDataset, predicate: Predicate, schema: Schema) 
 
 def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> Change:
     """What removes the rows at these addresses."""
-    numbers = addresses >> _OFFSET_BITS
+    numbers = addresses >> OFFSET_BITS
     updated, removed = [], []
     for fragment in dataset.get_fragments():
-        offsets = addresses[numbers == fragment.fragment_id] & _OFFSET_MASK
+        offsets = addresses[numbers == fragment.fragment_id] & OFFSET_MASK
         if not len(offsets):
             continue
         if len(offsets) == fragment.count_rows():

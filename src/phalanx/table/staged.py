@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import lance
 import numpy as np
@@ -27,7 +27,7 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
-from phalanx.storage.publishing import check_main, publish, standing
+from phalanx.storage.publishing import check_main, note_published, publish, standing
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
@@ -173,6 +173,8 @@ class StagedChanges:
         with standing(number):
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
+            if number == self.head.sequence + 1:
+                note_published(latest, replace(self.head, sequence=number))
             remove_unlisted(latest, self._made)
         return number
 
@@ -180,7 +182,7 @@ class StagedChanges:
         """Remove the leaves that were made for nothing; what else was written nobody lists."""
         if self._made:
             with suppress(OSError, ValueError, StorageFailure):
-                remove_unlisted(Manifest.open(self.base.root), self._made)
+                remove_unlisted(self.base.latest(), self._made)
 
     def _check_epoch(self, latest: Manifest, found: Head | None) -> Head:
         before, now = self.base.properties, latest.properties
@@ -194,7 +196,7 @@ class StagedChanges:
                 f"Cannot commit to {latest.root}: the transaction began at snapshot "
                 f"{self.head.sequence}, and all before {found.horizon} are gone. Start it again."
             )
-        return found
+        return replace(found, published=max(found.published, self.head.published))
 
     def _check_reads(self, latest: Manifest) -> None:
         """Serializable: what the transaction looked at is as it was, no more and no less."""

@@ -17,14 +17,17 @@ from phalanx.storage.head import Head, LeafVersion, first_head, head_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
-from phalanx.storage.publishing import locations_of, publish
+from phalanx.storage.publishing import follow, locations_of, publish
 from phalanx.storage.reconcile import aligned
 
 _LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
 
 
 def begin(manifest: Manifest) -> tuple[Manifest, Head]:
-    """The newest manifest of a strong namespace and its head, with no change under way."""
+    """The newest manifest of a strong namespace and its head, with no change under way.
+
+    What others have committed is on the mains of the leaves too, whether they did that or died.
+    """
     manifest = manifest.latest()
     found = head_of(manifest) if manifest.properties.mode == "strong" else None
     if found is None or not _is_ready(manifest, found):
@@ -35,7 +38,7 @@ def begin(manifest: Manifest) -> tuple[Manifest, Head]:
             f"{manifest.root} is in weak mode: transactions, snapshots, time travel and rollback "
             "need strong mode. Change it with set_mode('strong')."
         )
-    return manifest, found
+    return manifest, follow(manifest, found)
 
 
 def settled(manifest: Manifest) -> Manifest:
@@ -75,7 +78,7 @@ def complete(manifest: Manifest) -> Manifest:
             new=spec_namespace_row(latest),
             epoch=properties.epoch,
         )
-        return Manifest.open(latest.root)
+        return latest.latest()
 
     completed = head.until_committed(attempt, manifest)
     if changed and completed.properties.mode == "strong":
