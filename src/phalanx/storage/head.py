@@ -25,7 +25,7 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import change, completed, upsert
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR
-from phalanx.storage.races import Result, is_lost_race, until_won
+from phalanx.storage.races import Result, Unsettled, is_lost_race, settling, until_won
 from phalanx.storage.steps import Step, reach
 
 HEAD = "__phalanx_head"
@@ -181,10 +181,13 @@ def commit(
             change(manifest, rows, np.concatenate([found, fence]))
         else:
             # Of two first commits a merge refuses one, by the primary key of the head row.
-            upsert(manifest, rows)
-        reach(Step.COMMITTED)
+            with settling():
+                upsert(manifest, rows)
+        with settling():
+            reach(Step.COMMITTED)
     except OSError as error:
-        if not _stands(manifest, snapshot, error):
+        is_open = isinstance(error, Unsettled) or is_lost_race(error)
+        if not is_open or not _stands(manifest, snapshot, error):
             raise
     return number
 

@@ -19,6 +19,8 @@ from lance import LanceDataset, LanceFragment, LanceOperation
 
 from phalanx.storage import leaf
 from phalanx.storage.location import Location
+from phalanx.storage.races import settling
+from phalanx.storage.steps import Step, reach
 
 Addresses = npt.NDArray[np.uint64]
 ADDRESS = "_rowaddr"
@@ -34,8 +36,8 @@ def change_rows(
 ) -> None:
     """Add rows, and remove those at the given addresses, in one commit.
 
-    A lost race raises, if someone else changed a fragment that this commit changes too. Others
-    that only added rows do not disturb it.
+    A lost race raises, and `Unsettled` where the commit may stand. The race is lost if someone else
+    changed a fragment that this commit changes too; who only added rows does not disturb it.
     """
     folded = _piled_up(dataset.get_fragments(), removed)
     if folded:
@@ -44,21 +46,23 @@ def change_rows(
         removed = removed[~np.isin(removed >> leaf.OFFSET_BITS, numbers)]
     change = leaf.deletion_by_address(dataset, removed)
     new = leaf.write(dataset, location, added.to_reader())
-    LanceDataset.commit(
-        dataset,
-        # Also where rows are only added: a merge must lose against it.
-        LanceOperation.Update(
-            removed_fragment_ids=[
-                *change.removed,
-                *(fragment.fragment_id for fragment in folded),
-            ],
-            updated_fragments=list(change.updated),
-            new_fragments=list(new),
-        ),
-        read_version=dataset.version,
-        max_retries=0,
-        **location.write_options,
-    )
+    reach(Step.MANIFEST_WRITTEN)
+    with settling():
+        LanceDataset.commit(
+            dataset,
+            # Also where rows are only added: a merge must lose against it.
+            LanceOperation.Update(
+                removed_fragment_ids=[
+                    *change.removed,
+                    *(fragment.fragment_id for fragment in folded),
+                ],
+                updated_fragments=list(change.updated),
+                new_fragments=list(new),
+            ),
+            read_version=dataset.version,
+            max_retries=0,
+            **location.write_options,
+        )
 
 
 def is_piled_up(dataset: lance.LanceDataset) -> bool:

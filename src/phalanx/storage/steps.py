@@ -21,6 +21,7 @@ class Step(Enum):
     VERSION_STAGED = auto()
     # The one commit: before it nothing is visible, after it everything.
     COMMITTING = auto()
+    MANIFEST_WRITTEN = auto()
     COMMITTED = auto()
     # Main branches follow.
     MAIN_RESTORED = auto()
