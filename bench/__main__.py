@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import model, storage
+from bench import model, storage, strong
 
 
 def main() -> None:
     rows = int(os.environ.get("PHALANX_BENCH_ROWS", "10_000_000"))
     print(f"{rows:,} rows, {os.cpu_count()} cores; the best of several runs of each\n")
-    parts = {"model": model.benchmarks, "storage": storage.benchmarks}
+    parts = {
+        "model": model.benchmarks,
+        "storage": storage.benchmarks,
+        "strong": strong.benchmarks,
+    }
     for name in sys.argv[1:] or parts:
         for measured in parts[name](rows):
             print(measured, flush=True)
