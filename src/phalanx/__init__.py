@@ -31,6 +31,7 @@ from phalanx.namespace import PartitionedNamespace
 from phalanx.table.scan import Scan
 from phalanx.table.table import Table, create, open
 from phalanx.table.transaction import Transaction
+from phalanx.table.vacuum import Vacuumed
 
 try:
     __version__ = version("phalanx-lance")
@@ -56,6 +57,7 @@ __all__ = [
     "Table",
     "Transaction",
     "UnknownSpec",
+    "Vacuumed",
     "__version__",
     "bucket",
     "create",

@@ -653,5 +653,5 @@ def test_a_foreign_write_between_staging_and_publishing(table: phalanx.Table) ->
 def test_the_head_says_where_history_stands(table: phalanx.Table) -> None:
     found = head.head_of(Manifest.open(table._manifest.root))
     assert found is not None
-    assert (found.sequence, found.horizon) == (2, 0)
+    assert (found.sequence, found.horizon) == (2, "")
     assert found.epoch == table._manifest.latest().properties.epoch

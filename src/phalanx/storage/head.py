@@ -24,21 +24,36 @@ from phalanx.storage.races import Result, is_lost_race, until_won
 HEAD = "__phalanx_head"
 TABLE_VERSION = "table_version"
 PHALANX = "phalanx"
-_SNAPSHOT = "__phalanx_snapshot"
-_MARKER = "__phalanx_marker"
+SNAPSHOT = "__phalanx_snapshot"
+MARKER = "__phalanx_marker"
+# How far the clocks of two machines may be apart.
+CLOCK_MARGIN = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
     """Where history stands: the last snapshot, and the properties that it was made under.
 
-    Transactions that began before the snapshot `horizon` must not commit any more.
+    `horizon` is the time before which the last vacuum removed files, and another one after each
+    vacuum; empty before the first.
     """
 
     sequence: int
     epoch: int
-    horizon: int
+    horizon: str
     time: str
+
+    @classmethod
+    def from_json(cls, text: str) -> Head:
+        """The head from its row; the first ones had a number for the horizon."""
+        facts = json.loads(text)
+        return cls(**{**facts, "horizon": facts["horizon"] or ""})
+
+    def was_vacuumed(self, earlier: Head, began: datetime) -> bool:
+        """Whether files written since `began`, when the head was another, may be gone by now."""
+        if self.horizon == earlier.horizon:
+            return False
+        return began < datetime.fromisoformat(self.horizon) + CLOCK_MARGIN
 
     def to_json(self) -> str:
         """The head as its row has it."""
@@ -75,7 +90,25 @@ def head_of(manifest: Manifest) -> Head | None:
     rows = manifest.rows_of([HEAD])
     if not rows.num_rows:
         return None
-    return Head(**json.loads(rows.column("metadata")[0].as_py()))
+    return Head.from_json(rows.column("metadata")[0].as_py())
+
+
+def with_head(manifest: Manifest, version: int) -> tuple[Manifest, Head] | None:
+    """Another version of a manifest, and its head; None if there is none, or no longer."""
+    try:
+        there = manifest.at_version(version)
+        found = head_of(there)
+    except (OSError, ValueError) as error:
+        # Vacuum removes the oldest versions.
+        if "not found" not in str(error).lower():
+            raise
+        return None
+    return None if found is None else (there, found)
+
+
+def head_row(head: Head) -> pa.Table:
+    """The manifest row that says where history stands."""
+    return _plain_rows({HEAD: head.to_json()}, PHALANX)
 
 
 def first_head(manifest: Manifest) -> Head:
@@ -85,7 +118,7 @@ def first_head(manifest: Manifest) -> Head:
     )
     numbers = (name.rpartition(SEPARATOR)[2] for name in rows.column(0).to_pylist())
     last = max((int(number) for number in numbers if number.isdecimal()), default=0)
-    return Head(last, manifest.properties.epoch, 0, datetime.min.replace(tzinfo=UTC).isoformat())
+    return Head(last, manifest.properties.epoch, "", datetime.min.replace(tzinfo=UTC).isoformat())
 
 
 def commit(
@@ -119,7 +152,7 @@ def commit(
     }
     ours = {HEAD: head.to_json(), _snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
-        ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number})
+        ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number, "time": moment})
     manifest.upsert(
         pa.concat_tables(
             [
@@ -223,7 +256,7 @@ def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
         columns=["object_id", "metadata"], filter=f"object_type = '{PHALANX}'"
     )
     said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    found = [json.loads(text) for name, text in said if name.startswith(f"{_SNAPSHOT}{SEPARATOR}")]
+    found = [json.loads(text) for name, text in said if name.startswith(f"{SNAPSHOT}{SEPARATOR}")]
     return sorted(found, key=lambda snapshot: int(snapshot["id"]))
 
 
@@ -241,13 +274,13 @@ def leave_strong(manifest: Manifest) -> None:
 
 
 def _snapshot_id(number: int) -> str:
-    return f"{_SNAPSHOT}{SEPARATOR}{number}"
+    return f"{SNAPSHOT}{SEPARATOR}{number}"
 
 
 def marker_id(marker: str) -> str:
     """The id of the row that says that a marker was committed."""
     digest = hashlib.blake2b(marker.encode(), digest_size=16).hexdigest()
-    return f"{_MARKER}{SEPARATOR}{digest}"
+    return f"{MARKER}{SEPARATOR}{digest}"
 
 
 def _time(last: str) -> str:

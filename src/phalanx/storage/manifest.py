@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance import LanceDataset, LanceOperation
 
 from phalanx.errors import (
     CommitConflict,
@@ -32,6 +33,7 @@ from phalanx.model.spec import PartitionField
 from phalanx.planning.pruning import Pruning
 from phalanx.planning.scan import OBJECT_ID, READ_VERSION
 from phalanx.storage.failures import plain_reason
+from phalanx.storage.leaf import deletion_by_address, write
 from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
 from phalanx.storage.location import Location
 from phalanx.storage.naming import SEPARATOR, spec_namespace
@@ -310,6 +312,27 @@ class Manifest:
         merge = self.dataset.merge_insert("object_id").when_matched_update_all()
         merge = merge.when_not_matched_insert_all().use_index(False).conflict_retries(0)
         merge.execute(self.completed(rows))
+
+    def change(self, added: pa.Table, removed: npt.NDArray[np.uint64]) -> None:
+        """Add rows, and remove those at some addresses of this version, in one commit.
+
+        A lost race if others removed rows of the same fragments meanwhile.
+        """
+        location = self.root.child(DIRECTORY)
+        change = deletion_by_address(self.dataset, removed)
+        LanceDataset.commit(
+            self.dataset,
+            LanceOperation.Update(
+                removed_fragment_ids=list(change.removed),
+                updated_fragments=list(change.updated),
+                new_fragments=list(
+                    write(self.dataset, location, self.completed(added).to_reader())
+                ),
+            ),
+            read_version=self.version,
+            max_retries=0,
+            **location.write_options,
+        )
 
     def completed(self, rows: pa.Table) -> pa.Table:
         """The rows with all columns of the manifest, NULL where they have none."""
