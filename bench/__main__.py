@@ -1,7 +1,7 @@
 """`make bench`: print every ratio, what it is measured against, and what it should be.
 
-PHALANX_BENCH_ROWS sets the number of rows (10 million by default); `python -m bench storage`
-runs one part alone.
+PHALANX_BENCH_ROWS sets the number of rows (10 million by default), PHALANX_BENCH_SNAPSHOTS that of
+the commits of a long history (10,000); `python -m bench storage` runs one part alone.
 """
 
 from __future__ import annotations

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import cProfile
+import os
 import pstats
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -31,6 +34,7 @@ from phalanx.table.staged import StagedChanges
 _TENANTS = 100
 _FEW_ROWS = 10_000
 _TABLE_ROWS = (10, 1_000, 100_000)
+_SNAPSHOTS = (10, int(os.environ.get("PHALANX_BENCH_SNAPSHOTS", "10_000")))
 _SECONDS = 5
 _WRITERS = 4
 _COMMITS = 25
@@ -54,6 +58,8 @@ def benchmarks(rows: int) -> Iterator[Result]:
             yield from _against_weak(size, Path(folder))
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
         yield from _by_table_rows(Path(folder))
+    with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
+        yield from _by_snapshots(Path(folder))
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
         yield from _beside(Path(folder))
     yield from _several_writers()
@@ -102,6 +108,37 @@ def _bulk(root: Path, partitions: int) -> phalanx.Table:
     leaves = [LeafVersion(name, 1, "append", 1, 0, 1) for name in names.to_pylist()]
     head.commit(manifest, newest, leaves, "append", new=new)
     return phalanx.open(root)
+
+
+def _by_snapshots(folder: Path) -> Iterator[Result]:
+    few, many = (_with_snapshots(folder / str(count), count) for count in _SNAPSHOTS)
+    appends = {"few": partial(few.append, few_rows(0)), "many": partial(many.append, few_rows(0))}
+    what = "commit of a few rows to one partition"
+    before = in_turns(appends, _COMMITS, median)
+    yield Growth(what, "snapshots", dict(zip(_SNAPSHOTS, before.values(), strict=True)))
+    start = time.perf_counter()
+    many.vacuum(older_than=timedelta(0))
+    yield Beside(f"vacuum of {_SNAPSHOTS[1]:,} snapshots", {"all": time.perf_counter() - start})
+    # The first one notices what is gone.
+    many.append(few_rows(0))
+    after = in_turns(appends, _COMMITS, median)
+    yield cost(
+        f"{what}, {_SNAPSHOTS[1]:,} snapshots and a vacuum",
+        after["many"],
+        f"{_SNAPSHOTS[0]} snapshots",
+        after["few"],
+        2,
+    )
+
+
+def _with_snapshots(root: Path, count: int) -> phalanx.Table:
+    """A table with so many snapshots: small appends to one partition after the other."""
+    data = sample(_FEW_ROWS)
+    table = phalanx.create(root, data.schema, "tenant", transaction="strong")
+    table.append(data)
+    for number in range(table.snapshots().num_rows, count):
+        table.append(few_rows(number % _TENANTS))
+    return table
 
 
 def _steps(what: str, append: Callable[[], object], runs: int) -> Beside:
