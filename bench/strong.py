@@ -36,6 +36,7 @@ _FEW_ROWS = 10_000
 _TABLE_ROWS = (10, 1_000, 100_000)
 _SNAPSHOTS = (10, int(os.environ.get("PHALANX_BENCH_SNAPSHOTS", "10_000")))
 _SECONDS = 5
+_ROUNDS = 2
 _WRITERS = 4
 _COMMITS = 25
 
@@ -175,11 +176,16 @@ def _beside(folder: Path) -> Iterator[Result]:
 
 def _several_writers() -> Iterator[Result]:
     for name in LAKES:
-        alone, together = _rate(name, 1), _rate(name, _WRITERS)
+        rounds = [(_rate(name, 1), _rate(name, _WRITERS)) for _ in range(_ROUNDS)]
+        alone, together = (max(found, key=_per_second) for found in zip(*rounds, strict=True))
         yield alone
         yield together
         if name == "Phalanx":
             yield Shared(f"{name}: {_WRITERS} writers", alone, together, 0.8, 1 / 3)
+
+
+def _per_second(rate: Rate) -> float:
+    return rate.per_second
 
 
 def _rate(name: str, writers: int) -> Rate:
@@ -202,18 +208,16 @@ def _rate(name: str, writers: int) -> Rate:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"A writer of {name} could not begin.")
-        counts = []
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
-        for process in processes:
-            said, _ = process.communicate()
-            counts.append([int(number) for number in said.split()])
+        said = [process.communicate()[0] for process in processes]
+    counts = [tuple(map(int, line.split())) for line in said]
     commits = [made for made, _ in counts]
-    plural = "writer" if writers == 1 else "writers"
+    who = "1 writer" if writers == 1 else f"{writers} writers, each on a partition of its own"
     return Rate(
-        f"{name}: {writers} {plural}, each on its partition",
+        f"{name}: {who}",
         _SECONDS,
         commits,
         sum(refused for _, refused in counts),
