@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance import LanceDataset, LanceOperation
 
 from phalanx.errors import (
     CommitConflict,
@@ -31,14 +30,16 @@ from phalanx.model.grouping import positions
 from phalanx.model.partition_key import key_columns
 from phalanx.model.spec import PartitionField
 from phalanx.planning.pruning import Pruning
-from phalanx.planning.scan import OBJECT_ID, READ_VERSION
+from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
 from phalanx.storage.failures import plain_reason
-from phalanx.storage.leaf import deletion_by_address, write
+from phalanx.storage.known_leaves import KnownLeaves
 from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
 from phalanx.storage.location import Location
+from phalanx.storage.manifest_rows import ADDRESS, Addresses, change_rows, is_piled_up
 from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.properties import EPOCH, MODE, WRITER_FLAG, Properties, properties_of
 from phalanx.storage.races import is_lost_race
+from phalanx.storage.steps import Step, reach
 
 DIRECTORY = "__manifest"
 _PRIMARY_KEY = {b"lance-schema:unenforced-primary-key:position": b"0"}
@@ -59,14 +60,21 @@ _MOST_LISTED = 1000
 class Manifest:
     """One version of a namespace's manifest."""
 
-    def __init__(self, root: Location, dataset: lance.LanceDataset) -> None:
+    def __init__(
+        self, root: Location, dataset: lance.LanceDataset, earlier: Manifest | None = None
+    ) -> None:
         self.root = root
         self.dataset = dataset
         self.version: int = dataset.version
         self.properties: Properties = self._properties()
         self._leaves: dict[int, pa.Table] | None = None
+        self._known = None if earlier is None else earlier._known_to(self)
         self._total: int | None = None
         self._asked = 0
+        # So that all who hold this version share what is read of the next one.
+        self._later: Manifest | None = None
+        self._is_staged = False
+        self._rows: dict[str, pa.Table] = {}
 
     @classmethod
     def create(cls, root: Location, properties: Properties) -> Manifest:
@@ -100,11 +108,15 @@ class Manifest:
                     "or choose another path."
                 ) from None
             raise StorageFailure(f"Cannot create {root}: {plain_reason(error)}") from None
+        reach(Step.MANIFEST_CREATED)
         return cls(root, where.open())
 
     @classmethod
-    def open(cls, root: Location) -> Manifest:
-        """The newest version of a namespace's manifest."""
+    def open(cls, root: Location, earlier: Manifest | None = None) -> Manifest:
+        """The newest version of a namespace's manifest.
+
+        What is known of an earlier version need not be read again.
+        """
         try:
             dataset = root.child(DIRECTORY).open()
         except (OSError, ValueError) as error:
@@ -114,7 +126,7 @@ class Manifest:
                 f"Cannot open {root}: there is no partitioned namespace (no {DIRECTORY} table in "
                 "it). Check the path, or create it with phalanx.create."
             ) from None
-        return cls(root, dataset)
+        return cls(root, dataset, earlier)
 
     def at_version(self, version: int) -> Manifest:
         """Another version of the same manifest."""
@@ -122,10 +134,14 @@ class Manifest:
 
     def latest(self) -> Manifest:
         """The newest version; this one if nothing changed."""
+        newest = self
+        while newest._later is not None:
+            newest = newest._later
         with suppress(OSError, ValueError):
-            if self.dataset.latest_version == self.version:
-                return self
-        return Manifest.open(self.root)
+            if newest.dataset.latest_version == newest.version:
+                return newest
+        newest._later = Manifest.open(self.root, newest)
+        return newest._later
 
     def check_current(self, latest: Manifest | None = None) -> None:
         """Refuse to go on under a schema or specs that another writer has changed."""
@@ -149,8 +165,9 @@ class Manifest:
     @property
     def total_partitions(self) -> int:
         """How many leaf tables there are, under all specs."""
-        self._check_spec_versions()
-        assert self._total is not None
+        if self._total is None:
+            self._check_spec_versions()
+            self._total = self.dataset.count_rows("object_type = 'table'")
         return self._total
 
     def leaves(self, pruning: Pruning | None = None) -> dict[int, pa.Table]:
@@ -158,13 +175,13 @@ class Manifest:
 
         Each table has the `LEAF_COLUMNS`, and the fields of its spec by their ids.
         """
-        self._check_spec_versions()
-        if self._leaves is None and self._is_worth_keeping(pruning):
-            self._leaves = by_spec(self._found("object_type = 'table'"), self.properties.specs)
+        if self._leaves is None and (self._known or self._is_worth_keeping(pruning)):
+            self._leaves = self._all_leaves()
         if self._leaves is None:
             assert pruning is not None
             self._asked += 1
-            return by_spec(self._found(pruning.manifest_filter), self.properties.specs)
+            self._check_spec_versions()
+            return by_spec(self._listed(pruning.manifest_filter), self.properties.specs)
         if pruning is None:
             return self._leaves
         return {
@@ -174,16 +191,26 @@ class Manifest:
             for each in pruning.specs
         }
 
+    def leaves_named(self, names: Iterable[str]) -> pa.Table:
+        """The leaves of any spec with these object ids: the `LEAF_COLUMNS` of those there are."""
+        wanted = pa.array(names, pa.string())
+        return pa.concat_tables(
+            leaves.select(LEAF_COLUMNS).filter(pc.is_in(leaves.column(OBJECT_ID), wanted))
+            for leaves in self.leaves().values()
+        )
+
     def versions(self, names: Iterable[str] | None = None) -> dict[str, int | None]:
         """The versions to read of these leaves (all), by object id."""
-        found: dict[str, int | None] = {}
-        wanted = None if names is None else pa.array(names, pa.string())
-        for leaves in self.leaves().values():
-            if wanted is not None:
-                leaves = leaves.filter(pc.is_in(leaves.column(OBJECT_ID), wanted))
-            versions = leaves.column(READ_VERSION).to_pylist()
-            found.update(zip(leaves.column(OBJECT_ID).to_pylist(), versions, strict=True))
-        return found
+        leaves = list(self.leaves().values()) if names is None else [self.leaves_named(names)]
+        return {
+            name: version
+            for each in leaves
+            for name, version in zip(
+                each.column(OBJECT_ID).to_pylist(),
+                each.column(READ_VERSION).to_pylist(),
+                strict=True,
+            )
+        }
 
     def with_staged(self, versions: Mapping[str, int], added: pa.Table | None = None) -> Manifest:
         """The same manifest as a transaction sees it: leaves in versions that it has staged.
@@ -191,12 +218,15 @@ class Manifest:
         `added` has the manifest rows of partitions that it made, under the newest spec.
         """
         view = copy.copy(self)
+        view._is_staged = True
+        view._later = None
         view._leaves = dict(self.leaves())
         if added is not None:
             spec = self.properties.spec
             tables = added.filter(pc.equal(added.column("object_type"), "table"))
             blank = pa.nulls(tables.num_rows, pa.uint64())
-            new = of_spec(tables.append_column("read_version", blank), spec)
+            tables = tables.append_column("read_version", blank).append_column(ADDRESS, blank)
+            new = of_spec(tables, spec)
             view._leaves[spec.id] = in_order(pa.concat_tables([view._leaves[spec.id], new]))
         names = pa.array(versions, pa.string())
         staged = pa.array(versions.values(), pa.uint64())
@@ -214,27 +244,83 @@ class Manifest:
         if len(names) > _MOST_LISTED:
             rows = self.dataset.to_table()
             return rows.filter(pc.is_in(rows.column("object_id"), pa.array(names, pa.string())))
-        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
-        return self.dataset.to_table(filter=f"object_id IN ({listed})" if listed else "false")
+        return self.dataset.to_table(filter=_named(names))
 
-    def _found(self, condition: str) -> pa.Table:
+    def rows_at(self, addresses: Addresses) -> pa.Table:
+        """The rows at these addresses, all their columns."""
+        if not len(addresses):
+            return self.dataset.schema.empty_table()
+        return self.dataset._take_rows(addresses.tolist())
+
+    def row(self, object_id: str) -> pa.Table:
+        """The row with this id, if there is one: all its columns, and its address.
+
+        It is looked for where the last commit wrote first.
+        """
+        if object_id not in self._rows:
+            condition = _named([object_id])
+            newest = self.dataset.get_fragments()[-1:]
+            found = [each.to_table(filter=condition, with_row_address=True) for each in newest]
+            if not found or not found[0].num_rows:
+                found = [self.dataset.to_table(filter=condition, with_row_address=True)]
+            self._rows[object_id] = found[0]
+        return self._rows[object_id]
+
+    def _all_leaves(self) -> dict[int, pa.Table]:
+        """The leaves of this version: read, or what is known of an earlier one and has changed."""
+        known = None
+        if self._known is not None:
+            known = self._known.brought_to(self.dataset, self._listed_in)
+            self._known = None
+        if known is None:
+            known = self._listed_in(None)
+        self._total = sum(leaves.num_rows for leaves in known.values())
+        return known
+
+    def _known_to(self, later: Manifest) -> KnownLeaves | None:
+        """What this version knows of its leaves, for a later one."""
+        if self._is_staged or self._mode != later._mode:
+            return None
+        if self.properties.specs != later.properties.specs:
+            return None
+        return self._known if self._leaves is None else KnownLeaves.of(self.dataset, self._leaves)
+
+    def _listed_in(self, fragments: list[lance.LanceFragment] | None) -> dict[int, pa.Table]:
+        """The leaves that some fragments (all) list."""
+        rows = self._listed("object_type = 'table'", fragments)
+        leaves = by_spec(rows, self.properties.specs)
+        if sum(each.num_rows for each in leaves.values()) < rows.num_rows:
+            self._check_spec_versions()
+        return leaves
+
+    def _listed(
+        self, condition: str, fragments: list[lance.LanceFragment] | None = None
+    ) -> pa.Table:
         """The leaves under a condition, each with the version that its readers must read."""
-        names = self._columns()
-        stored = [name for name in names if name in self.dataset.schema.names]
-        rows = self.dataset.to_table(columns=stored, filter=condition)
-        place = names.index("read_version")
+        stored = [name for name in self._columns() if name in self.dataset.schema.names]
+        rows = self.dataset.scanner(
+            columns=stored, filter=condition, fragments=fragments, with_row_address=True
+        ).to_table()
+        unknown = pa.nulls(rows.num_rows, pa.uint64())
         if "read_version" not in stored:
-            rows = rows.add_column(place, "read_version", pa.nulls(len(rows), pa.uint64()))
-        versions = rows.column("read_version")
-        if self.dataset.metadata.get(MODE) == "weak":
+            rows = rows.append_column("read_version", unknown)
+        place = rows.column_names.index("read_version")
+        if self._mode == "weak":
             # What a namespace that was strong has left there is over.
-            return rows.set_column(place, "read_version", pa.nulls(len(rows), pa.uint64()))
+            return rows.set_column(place, "read_version", unknown)
+        versions = rows.column("read_version")
         if not versions.null_count:
             return rows
         newest = self._newest_versions()
         listed = [newest.get(name) for name in rows.column("object_id").to_pylist()]
         filled = pc.coalesce(versions, pa.array(listed, pa.uint64()))
         return rows.set_column(place, "read_version", filled)
+
+    @property
+    def _mode(self) -> str | None:
+        """The mode that a writer of Phalanx has set."""
+        mode: str | None = self.dataset.metadata.get(MODE)
+        return mode
 
     def _newest_versions(self) -> dict[str, int]:
         """What the highest `table_version` row of each table says (format: Appendix C)."""
@@ -255,12 +341,10 @@ class Manifest:
 
     def _columns(self) -> list[str]:
         fields = {field.column for spec in self.properties.specs.values() for field in spec.fields}
-        return [*STORED_COLUMNS, *sorted(fields)]
+        return [*(name for name in STORED_COLUMNS if name != ADDRESS), *sorted(fields)]
 
     def _check_spec_versions(self) -> None:
         """Refuse data under a spec that has no definition: it would be left out in silence."""
-        if self._total is not None:
-            return
         known = " OR ".join(
             f"object_id LIKE '{spec_namespace(number)}$%'" for number in self.properties.specs
         )
@@ -274,7 +358,6 @@ class Manifest:
                 f"one of {', '.join(map(spec_namespace, self.properties.specs))}. It was written "
                 "by something else, or its properties were lost. Restore the property."
             )
-        self._total = self.dataset.count_rows("object_type = 'table'")
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
@@ -301,38 +384,37 @@ class Manifest:
         rows = pa.table(
             [rows.column(field.name).cast(field.type) for field in columns], schema=columns
         )
-        merge = self.dataset.merge_insert("object_id").when_not_matched_insert_all()
+        merge = self._writable().merge_insert("object_id").when_not_matched_insert_all()
         merge.use_index(False).conflict_retries(0).execute(rows)
+        self._tidy()
+
+    def _writable(self) -> lance.LanceDataset:
+        """This version once more: what writes to a table moves it to the version that it made."""
+        return self.root.child(DIRECTORY).open(self.version)
+
+    def _tidy(self) -> None:
+        """Write small fragments anew as one; whoever comes in between does it the next time."""
+        latest = self.latest()
+        if is_piled_up(latest.dataset):
+            with suppress(OSError):
+                latest.change(latest.dataset.schema.empty_table(), np.empty(0, np.uint64))
 
     def upsert(self, rows: pa.Table) -> None:
-        """Put rows in place, new or not, in one commit; a lost race if one was changed meanwhile.
+        """Put rows in place, new or not, in one commit; a lost race if one came meanwhile.
 
         Columns that the rows do not have become NULL: those that are there come whole.
         """
-        merge = self.dataset.merge_insert("object_id").when_matched_update_all()
+        merge = self._writable().merge_insert("object_id").when_matched_update_all()
         merge = merge.when_not_matched_insert_all().use_index(False).conflict_retries(0)
         merge.execute(self.completed(rows))
 
-    def change(self, added: pa.Table, removed: npt.NDArray[np.uint64]) -> None:
+    def change(self, added: pa.Table, removed: Addresses) -> None:
         """Add rows, and remove those at some addresses of this version, in one commit.
 
         A lost race if others removed rows of the same fragments meanwhile.
         """
-        location = self.root.child(DIRECTORY)
-        change = deletion_by_address(self.dataset, removed)
-        LanceDataset.commit(
-            self.dataset,
-            LanceOperation.Update(
-                removed_fragment_ids=list(change.removed),
-                updated_fragments=list(change.updated),
-                new_fragments=list(
-                    write(self.dataset, location, self.completed(added).to_reader())
-                ),
-            ),
-            read_version=self.version,
-            max_retries=0,
-            **location.write_options,
-        )
+        rows = self.completed(added)
+        change_rows(self.dataset, self.root.child(DIRECTORY), rows, removed)
 
     def completed(self, rows: pa.Table) -> pa.Table:
         """The rows with all columns of the manifest, NULL where they have none."""
@@ -354,7 +436,7 @@ class Manifest:
     def put_properties(self, properties: Properties) -> Manifest:
         """The same, for a change that nobody needs to be told of."""
         try:
-            self.dataset.update_metadata({**properties.to_metadata()})
+            self._writable().update_metadata({**properties.to_metadata()})
         except OSError as error:
             if not is_lost_race(error):
                 raise
@@ -363,7 +445,8 @@ class Manifest:
                 f"the same time ({EPOCH} {self.properties.epoch} is over). Look at the table as "
                 "it is now, and try again."
             ) from None
-        return Manifest.open(self.root)
+        reach(Step.PROPERTIES_CHANGED)
+        return self.latest()
 
     def add_columns(self, fields: Iterable[PartitionField]) -> None:
         """Give each partition field its column, where it has none."""
@@ -375,18 +458,23 @@ class Manifest:
             for field in fields
             if field.column not in used and present.get(field.column) != field.result_type
         ]
+        dataset = self._writable()
         # An evolution that lost its race may have left a column of another type behind.
         if stale := [field.column for field in new if field.column in present]:
-            self.dataset.drop_columns(stale)
+            dataset.drop_columns(stale)
+            reach(Step.COLUMNS_CHANGED)
         if new:
-            self.dataset.add_columns([_column(field) for field in new])
+            dataset.add_columns([_column(field) for field in new])
+            reach(Step.COLUMNS_CHANGED)
 
     def widen_columns(self, fields: Iterable[PartitionField]) -> None:
         """Give the column of each partition field the type the field now has."""
+        dataset = self._writable()
         for field in fields:
-            if self.dataset.schema.field(field.column).type != field.result_type:
+            if dataset.schema.field(field.column).type != field.result_type:
                 change: Any = {"path": field.column, "data_type": field.result_type}
-                self.dataset.alter_columns(change)
+                dataset.alter_columns(change)
+                reach(Step.COLUMNS_CHANGED)
 
 
 def _column(field: PartitionField) -> pa.Field:
@@ -404,6 +492,12 @@ def plain_rows(rows: list[tuple[str, str, str | None]]) -> pa.Table:
             "metadata": pa.repeat(pa.scalar("{}"), len(rows)),
         }
     )
+
+
+def _named(object_ids: Iterable[str]) -> str:
+    """The condition that a row has one of these ids."""
+    listed = ", ".join("'" + name.replace("'", "''") + "'" for name in object_ids)
+    return f"object_id IN ({listed})" if listed else "false"
 
 
 def _exists(where: Location) -> bool:

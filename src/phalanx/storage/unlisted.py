@@ -132,5 +132,6 @@ def _listed(dataset: lance.LanceDataset, has_indexes: bool) -> Iterator[Name]:
             name = f"{metadata.id}-{deleted.read_version}-{deleted.id}"
             yield Name("deletions", name)
     if has_indexes:
-        for index in dataset.list_indices():
-            yield Name("index", str(index["uuid"]))
+        for index in dataset.describe_indices():
+            for segment in index.segments:
+                yield Name("index", str(segment.uuid))

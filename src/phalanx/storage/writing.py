@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance import LanceDataset
 from lance.fragment import FragmentMetadata
 
@@ -62,6 +63,12 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
         nonlocal current
         current = current.latest()
         manifest.check_current(current)
+        if current.properties.mode != "weak":
+            # Only as long as it is weak are there no commits that this one could miss.
+            raise CommitConflict(
+                f"Cannot write to {current.root}: it went to {current.properties.mode} mode "
+                "meanwhile. Write again."
+            )
         missing = current.missing(keys)
         if not missing.num_rows:
             return current
@@ -79,7 +86,7 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
         in_parallel(lambda each: leaf.create(current.root.child(each[1]), schema), fresh)
         made.update(fresh)
         current.insert(rows)
-        return Manifest.open(current.root)
+        return current.latest()
 
     try:
         found = until_won(attempt)
@@ -239,12 +246,18 @@ def merged(writes: Sequence[LeafWrite], deletions: Mapping[str, LeafWrite]) -> l
 
 def remove_unlisted(manifest: Manifest, locations: Iterable[str]) -> None:
     """Remove the leaves that the manifest does not list; one that stays is harmless."""
+    if not (made := set(locations)):
+        return
     listed = {
         location
         for leaves in manifest.leaves().values()
-        for location in leaves.column(LOCATION).to_pylist()
+        for location in leaves.filter(
+            pc.is_in(leaves.column(LOCATION), pa.array(made, pa.string()))
+        )
+        .column(LOCATION)
+        .to_pylist()
     }
-    for location in set(locations) - listed:
+    for location in made - listed:
         with suppress(OSError, ValueError):
             where = manifest.root.child(location)
             LanceDataset.drop(where.uri, where.storage_options)

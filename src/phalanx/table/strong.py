@@ -12,19 +12,22 @@ import json
 
 from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.planning.scan import READ_VERSION
-from phalanx.storage import head
+from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
-from phalanx.storage.publishing import locations_of, publish
+from phalanx.storage.publishing import follow, locations_of, publish
 from phalanx.storage.reconcile import aligned
 
 _LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
 
 
 def begin(manifest: Manifest) -> tuple[Manifest, Head]:
-    """The newest manifest of a strong namespace and its head, with no change under way."""
+    """The newest manifest of a strong namespace and its head, with no change under way.
+
+    What others have committed is on the mains of the leaves too, whether they did that or died.
+    """
     manifest = manifest.latest()
     found = head_of(manifest) if manifest.properties.mode == "strong" else None
     if found is None or not _is_ready(manifest, found):
@@ -35,7 +38,7 @@ def begin(manifest: Manifest) -> tuple[Manifest, Head]:
             f"{manifest.root} is in weak mode: transactions, snapshots, time travel and rollback "
             "need strong mode. Change it with set_mode('strong')."
         )
-    return manifest, found
+    return manifest, follow(manifest, found)
 
 
 def settled(manifest: Manifest) -> Manifest:
@@ -75,11 +78,11 @@ def complete(manifest: Manifest) -> Manifest:
             new=spec_namespace_row(latest),
             epoch=properties.epoch,
         )
-        return Manifest.open(latest.root)
+        return latest.latest()
 
     completed = head.until_committed(attempt, manifest)
     if changed and completed.properties.mode == "strong":
-        return publish(completed, [leaf.object_id for leaf in changed])
+        return publish(completed, [each.object_id for each in changed])
     return completed
 
 
@@ -101,7 +104,7 @@ def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
     def advance(name: str) -> LeafVersion | None:
         location, version = locations[name], versions[name]
         # From here on whatever else comes to the main branch is foreign.
-        main = location.open_leaf().version if all_leaves or version is None else None
+        main = leaf.keep_versions(location).version if all_leaves or version is None else None
         dataset = location.open_leaf(main if version is None else version)
         line = aligned(location, dataset, manifest.properties.schema)
         if line.version == version and not all_leaves:
@@ -109,7 +112,7 @@ def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
         rows = line.count_rows() if version is None else 0
         return LeafVersion(name, line.version, "change", rows, 0, main)
 
-    return [leaf for leaf in in_parallel(advance, versions) if leaf is not None]
+    return [each for each in in_parallel(advance, versions) if each is not None]
 
 
 def set_mode(manifest: Manifest, mode: str) -> Manifest:
