@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import lance
 import numpy as np
@@ -42,6 +42,13 @@ _FEW_ROWS = 4096
 _MOST_LISTED = 1000
 
 
+@dataclass(slots=True)
+class _Shared:
+    """What all versions of one manifest know: the newest that any of them was asked for."""
+
+    newest: Manifest | None = None
+
+
 class Manifest:
     """One version of a namespace's manifest."""
 
@@ -56,8 +63,7 @@ class Manifest:
         self._known = None if earlier is None else earlier._known_to(self)
         self._total: int | None = None
         self._asked = 0
-        # So that all who hold this version share what is read of the next one.
-        self._later: Manifest | None = None
+        self._shared: _Shared = _Shared() if earlier is None else earlier._shared
         self._is_staged = False
         self._rows: dict[str, pa.Table] = {}
 
@@ -84,14 +90,12 @@ class Manifest:
 
     def latest(self) -> Manifest:
         """The newest version; this one if nothing changed."""
-        newest = self
-        while newest._later is not None:
-            newest = newest._later
+        newest = self._shared.newest or self
         with suppress(OSError, ValueError):
             if newest.dataset.latest_version == newest.version:
                 return newest
-        newest._later = Manifest.open(self.root, newest)
-        return newest._later
+        self._shared.newest = Manifest.open(self.root, newest)
+        return self._shared.newest
 
     def check_current(self, latest: Manifest | None = None) -> None:
         """Refuse to go on under a schema or specs that another writer has changed."""
@@ -169,7 +173,6 @@ class Manifest:
         """
         view = copy.copy(self)
         view._is_staged = True
-        view._later = None
         view._leaves = dict(self.leaves())
         if added is not None:
             spec = self.properties.spec
