@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 import phalanx
 from faults.crashing import Death, dying_at
+from phalanx.storage.location import session
 from phalanx.storage.publishing import publish
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -99,6 +102,8 @@ def test_a_change_dies_at_any_moment(template: Path, tmp_path: Path, name: str) 
         found = contents(table)
         assert found in (old, new), moment
         check_the_next_writer(root, tmp_path / "next")
+        if EVERY == 1 or moment % 2:
+            check_vacuum(root, tmp_path / "vacuumed")
         try:
             change(table)
         except phalanx.PhalanxError:
@@ -127,3 +132,47 @@ def check_the_next_writer(root: Path, copy: Path) -> None:
         assert table.snapshots()["id"].to_pylist() == list(range(1, table.snapshots().num_rows + 1))
     assert on_main(table) == after[1]
     shutil.rmtree(copy)
+
+
+def check_vacuum(root: Path, copy: Path) -> None:
+    """What the dead writer left goes, and no file that anybody needs."""
+    shutil.copytree(root, copy)
+    table = phalanx.open(copy)
+    before = contents(table)
+    # A change of the mode that was under way is completed.
+    table.append(table.scan(limit=0).to_arrow())
+    if table.mode == "strong":
+        # The first one completes what was cut off: what that replaces was the newest until then.
+        for _ in range(2):
+            time.sleep(0.02)
+            table.vacuum(timedelta(0))
+            session.cache_clear()
+            assert contents(phalanx.open(copy)) == before
+        assert table.snapshots().num_rows == 1
+        assert files_of(copy) == listed_by(table)
+    table = phalanx.open(copy)
+    assert contents(table) == before
+    assert on_main(table) == before[1]
+    shutil.rmtree(copy)
+
+
+def files_of(root: Path) -> set[str]:
+    """The files of rows, and of deleted rows, wherever a table could have them."""
+    return {
+        str(path.relative_to(root))
+        for kind in ("data", "_deletions")
+        for path in root.glob(f"*_v*/{kind}/*")
+    }
+
+
+def listed_by(table: phalanx.Table) -> set[str]:
+    found = set()
+    for partition in table.plan().partitions:
+        name = Path(partition.location).name
+        for fragment in lance.dataset(
+            partition.location, version=partition.version
+        ).get_fragments():
+            found |= {f"{name}/data/{file.path}" for file in fragment.data_files()}
+            if (deleted := fragment.deletion_file()) is not None:
+                found.add(f"{name}/{deleted}")
+    return found
