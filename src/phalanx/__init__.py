@@ -13,6 +13,7 @@ from phalanx.errors import (
     PhalanxError,
     SchemaMismatch,
     StorageFailure,
+    UnknownOutcome,
     UnknownSpec,
 )
 from phalanx.model.partition_by import (
@@ -56,6 +57,7 @@ __all__ = [
     "StorageFailure",
     "Table",
     "Transaction",
+    "UnknownOutcome",
     "UnknownSpec",
     "Vacuumed",
     "__version__",

@@ -10,6 +10,7 @@
     ├── NotPartitioned     the path holds no partitioned namespace
     ├── UnknownSpec        data written under a spec version that has no definition
     ├── StorageFailure     the store below failed: no permission, no space, a damaged file
+    │   └── UnknownOutcome it failed in the middle of a commit, which may stand or not
     └── ForeignWrite       someone wrote to a leaf table past Phalanx
 
 A message says what failed, the value, what was expected, and what to do.
@@ -54,6 +55,10 @@ class UnknownSpec(PhalanxError):
 
 class StorageFailure(PhalanxError):
     """The store below failed: no permission, no space, a damaged or missing file."""
+
+
+class UnknownOutcome(StorageFailure):
+    """The store failed in the middle of a commit: it may stand, now or later, or not."""
 
 
 class ForeignWrite(PhalanxError):

@@ -335,6 +335,43 @@ class TestCreation:
 class TestManifestCommits:
     """Two handles on one version: what becomes of the second commit."""
 
+    def update(self, manifest: LanceDataset, name: str, offset: int | None = None) -> None:
+        """One row more by hand, and one less."""
+        [fragment] = manifest.get_fragments()
+        operation = LanceOperation.Update(
+            new_fragments=write_fragments(row(name), manifest),
+            updated_fragments=[] if offset is None else [fragment.delete_rows([offset])],
+        )
+        LanceDataset.commit(manifest, operation, read_version=manifest.version, max_retries=0)
+
+    @pytest.mark.parametrize("same", [False, True])
+    def test_an_update_by_hand_is_refused_after_one_of_the_same_fragment(
+        self, manifest: LanceDataset, same: bool
+    ) -> None:
+        """Whichever rows: so all commits that replace the head row exclude each other."""
+        late = lance.dataset(manifest.uri)
+        self.update(manifest, "one", 0)
+        with pytest.raises(CommitConflictError, match="preempted"):
+            self.update(late, "two", 0 if same else 1)
+
+    @pytest.mark.parametrize("offset", [None, 0])
+    def test_a_merge_that_inserts_loses_against_every_commit_by_hand(
+        self, manifest: LanceDataset, offset: int | None
+    ) -> None:
+        late = lance.dataset(manifest.uri)
+        self.update(manifest, "one", offset)
+        with pytest.raises(OSError, match="Too many concurrent writers"):
+            merge(late, row("two"))
+
+    def test_a_commit_by_hand_wins_against_a_merge_of_the_same_key(
+        self, manifest: LanceDataset
+    ) -> None:
+        """So no commit by hand may come where merges do: only in strong mode, after the head."""
+        late = lance.dataset(manifest.uri)
+        merge(manifest, row("one"))
+        self.update(late, "one", 0)
+        assert lance.dataset(manifest.uri).count_rows("object_id = 'one'") == 2
+
     def test_counts_tell_what_a_merge_did(self, manifest: LanceDataset) -> None:
         rows = pa.concat_tables([row("a", 9), row("new")])
         assert merge(manifest, rows) == {

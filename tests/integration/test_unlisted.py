@@ -87,6 +87,15 @@ def test_deleted_rows(location: Location, many: bool) -> None:
         assert lance.dataset(location.uri, version=version).to_table().num_rows < 100_000
 
 
+def test_what_a_killed_writer_was_writing(location: Location) -> None:
+    dataset = lance.write_dataset(ints(0), location.uri)
+    debris = Path(location.uri) / "data" / ".tmpab4GBq"
+    debris.write_bytes(b"half a file")
+    assert removed(location) == ["temporary"]
+    assert not debris.exists()
+    assert dataset.to_table().num_rows == 10
+
+
 def test_old_names_of_versions(location: Location) -> None:
     lance.write_dataset(ints(0), location.uri, enable_v2_manifest_paths=False)
     for number in range(1, 4):
@@ -106,6 +115,8 @@ def test_old_names_of_versions(location: Location) -> None:
         "_versions/.tmp_5.manifest",
         "_refs/tags/one.json",
         "data/x.parquet",
+        "data/.tmpfile",
+        "data/tmpab4GBq",
         "data/inner/x.lance",
         "_deletions/notes.arrow",
         "_transactions/notes.txn",

@@ -414,6 +414,8 @@ class TableMachine(RuleBasedStateMachine):
         partitions = self.table.partitions()
         assert (pc.sum(partitions.column("rows")).as_py() or 0) == self.model.num_rows
         plan = self.table.plan()
+        # What was carried from version to version is what a reader who has nothing finds.
+        assert dict(plan.leaves) == phalanx.open(self.root).plan().leaves
         assert plan.total_partitions == partitions.num_rows == len(plan.partitions)
         assert [p.location for p in plan.partitions] == partitions.column("location").to_pylist()
         self.check_leaves(plan)

@@ -12,6 +12,8 @@ import pyarrow.types as pt
 
 # Up to here a table with one slot for every possible code is cheaper than sorting.
 _MOST_SLOTS = 1 << 22
+# So many times fewer rows are sought than there are: it pays to look at these alone.
+_FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,31 @@ def group(values: pa.Table, rows: int) -> Groups:
 
 def positions(sought: pa.Table, among: pa.Table) -> npt.NDArray[np.int64]:
     """For each sought row the place of the equal row among the others, −1 where there is none."""
+    if sought.num_rows * _FEW > among.num_rows:
+        return _positions(sought, among)
+    candidates = _candidates(sought, among)
+    return np.append(candidates, -1)[_positions(sought, among.take(pa.array(candidates)))]
+
+
+def _positions(sought: pa.Table, among: pa.Table) -> npt.NDArray[np.int64]:
     both = group(pa.concat_tables([among, sought]), among.num_rows + sought.num_rows)
     places = np.full(both.count, -1, dtype=np.int64)
     known = both.codes[: among.num_rows]
     places[known[::-1]] = np.arange(among.num_rows)[::-1]
     found: npt.NDArray[np.int64] = places[both.codes[among.num_rows :]]
     return found
+
+
+def _candidates(sought: pa.Table, among: pa.Table) -> npt.NDArray[np.int64]:
+    """The places of the rows that have, in each column, a value which is sought there."""
+    kept = np.ones(among.num_rows, dtype=bool)
+    for wanted, column in zip(sought.columns, among.columns, strict=True):
+        # Equal floats are not always the same.
+        if not pt.is_floating(column.type):
+            values = _sortable(wanted.combine_chunks())
+            found = pc.is_in(_sortable(column.combine_chunks()), value_set=values)
+            kept &= found.to_numpy(zero_copy_only=False)
+    return np.flatnonzero(kept)
 
 
 def order_of(values: pa.Table) -> pa.Array:

@@ -20,7 +20,9 @@ from phalanx.planning.residual import Residuals
 # A leaf in a plan has these columns, then its partition values.
 # No field id has a dot in it.
 OBJECT_ID, LOCATION, READ_VERSION = ".object_id", ".location", ".read_version"
-LEAF_COLUMNS = (OBJECT_ID, LOCATION, READ_VERSION)
+# Where the manifest has the row that lists it.
+ROW_ADDRESS = ".row_address"
+LEAF_COLUMNS = (OBJECT_ID, LOCATION, READ_VERSION, ROW_ADDRESS)
 
 
 def located(leaves: pa.Table) -> Iterator[tuple[str, int | None]]:
@@ -90,8 +92,12 @@ class ScanPlan:
             leaves = self.leaves[spec.spec_id]
             residuals = self.residuals[spec.spec_id]
             texts = [None if each == TRUE else to_datafusion(each) for each in residuals.predicates]
-            columns = [plain_values(column) for column in leaves.columns]
-            for place, (_, location, version, *values) in enumerate(zip(*columns, strict=True)):
+            keys = leaves.columns[len(LEAF_COLUMNS) :]
+            columns = [
+                plain_values(column)
+                for column in (leaves.column(LOCATION), leaves.column(READ_VERSION), *keys)
+            ]
+            for place, (location, version, *values) in enumerate(zip(*columns, strict=True)):
                 key = PartitionKey(spec.spec_id, tuple(values))
                 residual = texts[residuals.places[place]]
                 yield PlannedPartition(key, self.uri_of(location), version, residual)

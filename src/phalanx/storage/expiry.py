@@ -25,7 +25,9 @@ from phalanx.storage.head import (
     with_head,
 )
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import change
 from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.steps import Step, reach
 
 # Whoever repeats a transaction by its marker does so within this time, however short the history.
 MARKERS_KEPT = timedelta(days=7)
@@ -127,7 +129,8 @@ def move_horizon(manifest: Manifest, head: Head, expiry: Expiry, moment: datetim
     if head.horizon:
         moment = max(moment, datetime.fromisoformat(head.horizon) + timedelta(microseconds=1))
     moved = dataclasses.replace(head, horizon=moment.isoformat(timespec="microseconds"))
-    manifest.change(head_row(moved), expiry.addresses)
+    change(manifest, head_row(moved), expiry.addresses)
+    reach(Step.HORIZON_MOVED)
     return moved
 
 

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict
+from phalanx.errors import CommitConflict, PhalanxError, UnknownOutcome
+from phalanx.planning.scan import ROW_ADDRESS
+from phalanx.storage.failures import plain_reason
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import change, completed, upsert
+from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR
-from phalanx.storage.races import Result, is_lost_race, until_won
+from phalanx.storage.races import Result, Unsettled, is_lost_race, settling, until_won
+from phalanx.storage.steps import Step, reach
 
 HEAD = "__phalanx_head"
 TABLE_VERSION = "table_version"
@@ -35,13 +42,15 @@ class Head:
     """Where history stands: the last snapshot, and the properties that it was made under.
 
     `horizon` is the time before which the last vacuum removed files, and another one after each
-    vacuum; empty before the first.
+    vacuum; empty before the first. All snapshots up to `published` have reached the leaves' main
+    branches.
     """
 
     sequence: int
     epoch: int
     horizon: str
     time: str
+    published: int = 0
 
     @classmethod
     def from_json(cls, text: str) -> Head:
@@ -87,7 +96,7 @@ class Entry:
 
 def head_of(manifest: Manifest) -> Head | None:
     """The head of a strong namespace; None where nothing has been committed strongly."""
-    rows = manifest.rows_of([HEAD])
+    rows = manifest.row(HEAD)
     if not rows.num_rows:
         return None
     return Head.from_json(rows.column("metadata")[0].as_py())
@@ -118,7 +127,8 @@ def first_head(manifest: Manifest) -> Head:
     )
     numbers = (name.rpartition(SEPARATOR)[2] for name in rows.column(0).to_pylist())
     last = max((int(number) for number in numbers if number.isdecimal()), default=0)
-    return Head(last, manifest.properties.epoch, "", datetime.min.replace(tzinfo=UTC).isoformat())
+    start = datetime.min.replace(tzinfo=UTC).isoformat()
+    return Head(last, manifest.properties.epoch, "", start, published=last)
 
 
 def commit(
@@ -133,8 +143,9 @@ def commit(
 ) -> int:
     """Commit one snapshot on top of exactly this manifest, whose head it is; the snapshot's id.
 
-    A lost race raises. `new` has the rows of partitions that this commit makes. `epoch` is that
-    of the properties, where the commit completes a change of them.
+    A lost race raises, and `UnknownOutcome` where the store does not tell what it did. `new` has
+    the rows of partitions that this commit makes. `epoch` is that of the properties, where the
+    commit completes a change of them.
     """
     moment = _time(head.time)
     number = head.sequence + 1
@@ -149,20 +160,59 @@ def commit(
         "rows_added": sum(leaf.added for leaf in leaves),
         "rows_removed": sum(leaf.removed for leaf in leaves),
         "manifest_version": manifest.version,
+        # By this a writer knows its own snapshot, when the store's answer was lost.
+        "token": uuid.uuid4().hex,
     }
     ours = {HEAD: head.to_json(), _snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
         ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number, "time": moment})
-    manifest.upsert(
-        pa.concat_tables(
-            [
-                _table_rows(manifest, leaves, new),
-                manifest.completed(_version_rows(leaves, number)),
-                manifest.completed(_plain_rows(ours, PHALANX)),
-            ]
-        )
+    found = manifest.leaves_named(leaf.object_id for leaf in leaves).column(ROW_ADDRESS).to_numpy()
+    rows = pa.concat_tables(
+        [
+            _table_rows(manifest, manifest.rows_at(found), leaves, new),
+            completed(manifest, _version_rows(leaves, number)),
+            completed(manifest, _plain_rows(ours, PHALANX)),
+        ]
     )
+    fence = manifest.row(HEAD).column(ADDRESS).to_numpy()
+    reach(Step.COMMITTING)
+    try:
+        if len(fence):
+            change(manifest, rows, np.concatenate([found, fence]))
+        else:
+            # Of two first commits a merge refuses one, by the primary key of the head row.
+            with settling():
+                upsert(manifest, rows)
+        with settling():
+            reach(Step.COMMITTED)
+    except OSError as error:
+        is_open = isinstance(error, Unsettled) or is_lost_race(error)
+        if not is_open or not _stands(manifest, snapshot, error):
+            raise
     return number
+
+
+def _stands(manifest: Manifest, snapshot: Mapping[str, Any], error: OSError) -> bool:
+    """Whether a commit that ended in an error was made nevertheless.
+
+    `UnknownOutcome` where that cannot be told: a request that failed may still take effect.
+    """
+    number, why = int(snapshot["id"]), error
+    try:
+        rows = Manifest.open(manifest.root).rows_of([_snapshot_id(number)])
+    except (OSError, ValueError, PhalanxError) as failed:
+        why = OSError(f"{plain_reason(error)} Then: {plain_reason(failed)}")
+    else:
+        if rows.num_rows:
+            found = json.loads(rows.column("metadata")[0].as_py())
+            return bool(found.get("token") == snapshot["token"])
+        if is_lost_race(error):
+            return False
+    raise UnknownOutcome(
+        f"The store failed while snapshot {number} of {manifest.root} was committed: "
+        f"{plain_reason(why)} Nobody can tell yet whether it stands. Look for it in snapshots(), "
+        "or repeat the same transaction if it has a marker, which commits it once."
+    ) from error
 
 
 def until_committed(attempt: Callable[[], Result], manifest: Manifest) -> Result:
@@ -179,21 +229,20 @@ def until_committed(attempt: Callable[[], Result], manifest: Manifest) -> Result
 
 
 def _table_rows(
-    manifest: Manifest, leaves: Sequence[LeafVersion], new: pa.Table | None
+    manifest: Manifest, found: pa.Table, leaves: Sequence[LeafVersion], new: pa.Table | None
 ) -> pa.Table:
     """The rows of the leaves, as they are but for the version, and those of new partitions."""
-    versions = {leaf.object_id: leaf.version for leaf in leaves}
-    found = manifest.completed(manifest.rows_of(versions))
+    rows = completed(manifest, found)
     if new is not None:
-        unknown = pc.invert(pc.is_in(new.column("object_id"), found.column("object_id")))
-        made = manifest.completed(new.filter(unknown))
-        there = manifest.rows_of(made.column("object_id").to_pylist()).column("object_id")
-        made = made.filter(pc.invert(pc.is_in(made.column("object_id"), there)))
-        found = pa.concat_tables([found, made])
-    listed = [versions.get(name) for name in found.column("object_id").to_pylist()]
-    place = found.column_names.index("read_version")
-    return manifest.completed(
-        found.set_column(place, "read_version", pa.array(listed, pa.uint64()))
+        # Namespaces that several partitions share may be there already.
+        there = manifest.rows_of(new.column("object_id").to_pylist()).column("object_id")
+        made = new.filter(pc.invert(pc.is_in(new.column("object_id"), there)))
+        rows = pa.concat_tables([rows, completed(manifest, made)])
+    versions = {leaf.object_id: leaf.version for leaf in leaves}
+    listed = [versions.get(name) for name in rows.column("object_id").to_pylist()]
+    place = rows.column_names.index("read_version")
+    return completed(
+        manifest, rows.set_column(place, "read_version", pa.array(listed, pa.uint64()))
     )
 
 
@@ -241,6 +290,18 @@ def entries_of(manifest: Manifest, object_id: str, after: int = 0) -> list[Entry
     return sorted(found, key=lambda entry: entry.snapshot)
 
 
+def leaves_changed(manifest: Manifest, snapshots: range) -> list[str]:
+    """The object ids of the leaves that got a version by one of these snapshots."""
+    ends = " OR ".join(f"object_id LIKE '%{SEPARATOR}{number}'" for number in snapshots)
+    if not ends:
+        return []
+    rows = manifest.dataset.to_table(
+        columns=["object_id"], filter=f"object_type = '{TABLE_VERSION}' AND ({ends})"
+    )
+    names = (name.rpartition(SEPARATOR)[0] for name in rows.column("object_id").to_pylist())
+    return list(dict.fromkeys(names))
+
+
 def committed_marker(manifest: Manifest, marker: str) -> int | None:
     """The snapshot that was committed with a marker, if one was."""
     rows = manifest.rows_of([marker_id(marker)])
@@ -262,15 +323,14 @@ def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
 
 def leave_strong(manifest: Manifest) -> None:
     """Take away in one commit all that only strong mode has."""
-    tables = manifest.dataset.to_table(filter="object_type = 'table' AND read_version IS NOT NULL")
-    kinds = f"object_type IN ('{TABLE_VERSION}', '{PHALANX}')"
-    if not tables.num_rows and not manifest.dataset.count_rows(kinds):
+    pinned = "object_type = 'table' AND read_version IS NOT NULL"
+    ours = f"object_type IN ('{TABLE_VERSION}', '{PHALANX}')"
+    rows = manifest.dataset.to_table(filter=f"{ours} OR ({pinned})", with_row_address=True)
+    if not rows.num_rows:
         return
-    place = tables.column_names.index("read_version")
-    cleared = tables.set_column(place, "read_version", pa.nulls(len(tables), pa.uint64()))
-    merge = manifest.dataset.merge_insert("object_id").when_matched_update_all()
-    merge = merge.when_not_matched_by_source_delete(kinds)
-    merge.use_index(False).conflict_retries(0).execute(manifest.completed(cleared))
+    tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
+    change(manifest, tables.drop_columns("read_version"), rows.column(ADDRESS).to_numpy())
+    reach(Step.STRONG_ROWS_REMOVED)
 
 
 def _snapshot_id(number: int) -> str:

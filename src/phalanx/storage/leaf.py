@@ -28,11 +28,12 @@ from phalanx.storage.location import Location
 from phalanx.storage.races import until_won
 from phalanx.storage.reading import columns_read
 from phalanx.storage.reconcile import align
+from phalanx.storage.steps import Step, reach
 
 ROWS_PER_FILE = 1 << 20
 _AUTO_CLEANUP = "lance.auto_cleanup."
-_OFFSET_BITS = np.uint64(32)
-_OFFSET_MASK = np.uint64(0xFFFFFFFF)
+OFFSET_BITS = np.uint64(32)
+OFFSET_MASK = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ def create(location: Location, schema: Schema) -> int:
         dataset = LanceDataset.commit(
             dataset, projection, read_version=dataset.version, **location.write_options
         )
+    reach(Step.LEAF_CREATED)
     return int(dataset.version)
 
 
@@ -138,9 +140,11 @@ def write(
     rows_per_file: int = ROWS_PER_FILE,
 ) -> tuple[FragmentMetadata, ...]:
     """Write the rows into files of the leaf that no version lists yet."""
-    return tuple(
-        write_fragments(rows, dataset, max_rows_per_file=rows_per_file, **location.write_options)
+    written = write_fragments(
+        rows, dataset, max_rows_per_file=rows_per_file, **location.write_options
     )
+    reach(Step.FILES_WRITTEN)
+    return tuple(written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +267,10 @@ def deletion(dataset: lance.LanceDataset, predicate: Predicate, schema: Schema) 
 
 def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> Change:
     """What removes the rows at these addresses."""
-    numbers = addresses >> _OFFSET_BITS
+    numbers = addresses >> OFFSET_BITS
     updated, removed = [], []
     for fragment in dataset.get_fragments():
-        offsets = addresses[numbers == fragment.fragment_id] & _OFFSET_MASK
+        offsets = addresses[numbers == fragment.fragment_id] & OFFSET_MASK
         if not len(offsets):
             continue
         if len(offsets) == fragment.count_rows():

@@ -16,9 +16,10 @@ from phalanx.model.spec import PartitionSpec
 from phalanx.model.syntax import Column
 from phalanx.planning.residual import columns_of
 from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID
+from phalanx.storage.manifest_rows import ADDRESS
 
 # The manifest's columns that `LEAF_COLUMNS` are made of.
-STORED_COLUMNS = ("object_id", "location", "read_version")
+STORED_COLUMNS = ("object_id", "location", "read_version", ADDRESS)
 
 
 def by_spec(rows: pa.Table, specs: Mapping[int, PartitionSpec]) -> dict[int, pa.Table]:
@@ -35,7 +36,7 @@ def by_spec(rows: pa.Table, specs: Mapping[int, PartitionSpec]) -> dict[int, pa.
 def of_spec(rows: pa.Table, spec: PartitionSpec) -> pa.Table:
     """Manifest rows as the leaves of one spec, fields under their own ids."""
     values = [rows.column(field.column).cast(field.result_type) for field in spec.fields]
-    types = [pa.string(), pa.string(), pa.uint64()]
+    types = [pa.string(), pa.string(), pa.uint64(), pa.uint64()]
     schema = list(zip(LEAF_COLUMNS, types, strict=True))
     schema += [(field.field_id, field.result_type) for field in spec.fields]
     return pa.Table.from_arrays(

@@ -6,31 +6,44 @@ manifest again afterwards; and whatever else is found on it, someone has written
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import lance
 from lance import LanceDataset, LanceOperation
 
-from phalanx.errors import ForeignWrite
+from phalanx.errors import ForeignWrite, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID
-from phalanx.storage.head import entries_of, head_of
+from phalanx.storage.head import Head, entries_of, head_of, leaves_changed
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.races import until_won
+from phalanx.storage.steps import Step, reach
+
+# What this process has seen on the mains of each table: it need not look there again.
+_published: dict[str, Head] = {}
 
 # Versions that only Phalanx makes: those of the main branch count from 1.
 _FIRST_DETACHED = 1 << 63
 
 
-def locations_of(manifest: Manifest) -> dict[str, Location]:
-    """Where every leaf is, by object id."""
+def locations_of(
+    manifest: Manifest, object_ids: Iterable[str] | None = None
+) -> dict[str, Location]:
+    """Where these leaves (all) are, by object id."""
+    leaves = (
+        list(manifest.leaves().values())
+        if object_ids is None
+        else [manifest.leaves_named(object_ids)]
+    )
     return {
         object_id: manifest.root.child(location)
-        for leaves in manifest.leaves().values()
+        for each in leaves
         for object_id, location in zip(
-            leaves.column(OBJECT_ID).to_pylist(),
-            leaves.column(LOCATION).to_pylist(),
+            each.column(OBJECT_ID).to_pylist(),
+            each.column(LOCATION).to_pylist(),
             strict=True,
         )
     }
@@ -50,11 +63,11 @@ def publish(
     manifest = manifest.latest()
     wanted = None if object_ids is None else set(object_ids)
     while True:
-        locations = locations_of(manifest)
+        locations = locations_of(manifest, wanted)
         versions = {
             name: version
-            for name, version in manifest.versions().items()
-            if version is not None and (wanted is None or name in wanted)
+            for name, version in manifest.versions(wanted).items()
+            if version is not None
         }
 
         moves = [
@@ -64,12 +77,49 @@ def publish(
         in_parallel(lambda move: _move(*move), moves)
         latest = manifest.latest()
         if latest is manifest:
-            return manifest
-        after = latest.versions()
+            break
+        after = latest.versions(versions)
         wanted = {name for name, version in versions.items() if after.get(name) != version}
         manifest = latest
         if not wanted:
-            return manifest
+            break
+    reach(Step.PUBLISHED)
+    return manifest
+
+
+@contextmanager
+def standing(snapshot: int) -> Iterator[None]:
+    """The snapshot stands, whatever happens in here: the next writer brings main along."""
+    try:
+        yield
+    except ForeignWrite as error:
+        raise ForeignWrite(f"Snapshot {snapshot} is committed. But: {error}") from None
+    except (OSError, ValueError, StorageFailure):
+        pass
+
+
+def follow(manifest: Manifest, head: Head) -> Head:
+    """Bring mains to what others have committed, and perhaps died before they did; the head then.
+
+    What stands on a main branch past Phalanx concerns those who write to that leaf.
+    """
+    seen = _published.get(_name(manifest))
+    known = max(head.published, seen.sequence if seen and seen.epoch == head.epoch else 0)
+    names = leaves_changed(manifest, range(known + 1, head.sequence + 1))
+    if names:
+        with suppress(ForeignWrite):
+            publish(manifest, names)
+    return note_published(manifest, head)
+
+
+def note_published(manifest: Manifest, head: Head) -> Head:
+    """Remember that mains show a snapshot, for those that are committed on top of it."""
+    _published[_name(manifest)] = head
+    return replace(head, published=head.sequence)
+
+
+def _name(manifest: Manifest) -> str:
+    return f"{manifest.root} {manifest.properties.salt}"
 
 
 def check_main(manifest: Manifest, object_id: str, location: Location, version: int) -> int:
@@ -95,6 +145,7 @@ def _move(
             read_version=main.version,
             **location.write_options,
         )
+        reach(Step.MAIN_RESTORED)
         for between in range(main.version + 1, restored.version):
             _check_ours(manifest, object_id, location, restored, between)
 

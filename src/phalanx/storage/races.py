@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from lance.commit import CommitConflictError
@@ -25,6 +26,21 @@ def is_lost_race(error: BaseException) -> bool:
     if isinstance(error, CommitConflictError):
         return True
     return isinstance(error, OSError) and any(sign in str(error) for sign in _SIGNS)
+
+
+class Unsettled(OSError):
+    """A commit that ended in an error, and may stand nevertheless."""
+
+
+@contextmanager
+def settling() -> Iterator[None]:
+    """Errors of a commit in here are lost races, or leave it open whether it stands."""
+    try:
+        yield
+    except OSError as error:
+        if is_lost_race(error):
+            raise
+        raise Unsettled(str(error)) from error
 
 
 def until_won(attempt: Callable[[], Result], attempts: int = _MOST_ATTEMPTS) -> Result:

@@ -22,6 +22,7 @@ from phalanx.model.schema import Schema
 from phalanx.storage.lance_schema import is_aligned, lance_schema, schema_of
 from phalanx.storage.location import Location
 from phalanx.storage.races import until_won
+from phalanx.storage.steps import Step, reach
 
 _FIELD_ID = FIELD_ID.encode()
 # What Lance writes in place of the id of a column that another file replaces.
@@ -71,13 +72,15 @@ def aligned(location: Location, dataset: lance.LanceDataset, schema: Schema) -> 
     """A version of the leaf with the namespace's schema, detached if it had to be made."""
     if is_aligned(dataset, schema):
         return dataset
-    return LanceDataset.commit(
+    made = LanceDataset.commit(
         dataset,
         _alignment(dataset, schema),
         read_version=dataset.version,
         detached=True,
         **location.write_options,
     )
+    reach(Step.LEAF_ALIGNED)
+    return made
 
 
 def _alignment(dataset: lance.LanceDataset, schema: Schema) -> LanceOperation.BaseOperation:
@@ -177,6 +180,7 @@ def _promoted(
             max_rows_per_file=1 << 31,
             max_bytes_per_file=1 << 62,
         )
+        reach(Step.FILES_WRITTEN)
         yield _with_replaced(fragment.metadata, new)
 
 

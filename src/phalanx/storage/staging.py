@@ -14,6 +14,7 @@ from phalanx.model.schema import Schema
 from phalanx.storage import leaf
 from phalanx.storage.leaf import Change
 from phalanx.storage.location import Location
+from phalanx.storage.steps import Step, reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ def stage(
     leaf.check_ids(dataset, schema, location)
     found = Change() if deletion is None else deletion(dataset)
     change = Change(fragments, found.updated, found.removed)
+    if deletion is not None:
+        reach(Step.DELETIONS_WRITTEN)
     if change.is_nothing:
         return None
     added = sum(fragment.num_rows for fragment in fragments)
@@ -148,4 +151,5 @@ def _detached(location: Location, dataset: lance.LanceDataset, change: Change) -
         detached=True,
         **location.write_options,
     )
+    reach(Step.VERSION_STAGED)
     return int(committed.version)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance import LanceDataset
 from lance.fragment import FragmentMetadata
 
@@ -24,6 +25,7 @@ from phalanx.storage import leaf
 from phalanx.storage.leaf import Change, Deletion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import insert
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.races import until_won
@@ -62,6 +64,12 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
         nonlocal current
         current = current.latest()
         manifest.check_current(current)
+        if current.properties.mode != "weak":
+            # Only as long as it is weak are there no commits that this one could miss.
+            raise CommitConflict(
+                f"Cannot write to {current.root}: it went to {current.properties.mode} mode "
+                "meanwhile. Write again."
+            )
         missing = current.missing(keys)
         if not missing.num_rows:
             return current
@@ -78,8 +86,8 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
         schema = current.properties.schema
         in_parallel(lambda each: leaf.create(current.root.child(each[1]), schema), fresh)
         made.update(fresh)
-        current.insert(rows)
-        return Manifest.open(current.root)
+        insert(current, rows)
+        return current.latest()
 
     try:
         found = until_won(attempt)
@@ -239,12 +247,18 @@ def merged(writes: Sequence[LeafWrite], deletions: Mapping[str, LeafWrite]) -> l
 
 def remove_unlisted(manifest: Manifest, locations: Iterable[str]) -> None:
     """Remove the leaves that the manifest does not list; one that stays is harmless."""
+    if not (made := set(locations)):
+        return
     listed = {
         location
         for leaves in manifest.leaves().values()
-        for location in leaves.column(LOCATION).to_pylist()
+        for location in leaves.filter(
+            pc.is_in(leaves.column(LOCATION), pa.array(made, pa.string()))
+        )
+        .column(LOCATION)
+        .to_pylist()
     }
-    for location in set(locations) - listed:
+    for location in made - listed:
         with suppress(OSError, ValueError):
             where = manifest.root.child(location)
             LanceDataset.drop(where.uri, where.storage_options)

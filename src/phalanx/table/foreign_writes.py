@@ -12,9 +12,10 @@ from phalanx.storage import head, leaf
 from phalanx.storage.head import LeafVersion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.publishing import is_ours, locations_of, publish, shows
+from phalanx.storage.publishing import is_ours, locations_of, publish, shows, standing
 from phalanx.storage.reconcile import aligned
 from phalanx.storage.staging import rows_changed
+from phalanx.storage.steps import Step, reach
 from phalanx.table.strong import begin
 
 
@@ -24,9 +25,9 @@ def keep(manifest: Manifest) -> list[str]:
     Refused where a snapshot has changed the leaf too: the one does not have the other's rows.
     """
 
-    def attempt() -> list[LeafVersion]:
+    def attempt() -> tuple[int, list[Location]]:
         base, newest = begin(manifest)
-        kept = []
+        kept, where = [], []
         for name, location, version, main in _foreign(base):
             if not _follows(base, name, main, version):
                 raise PhalanxError(
@@ -36,17 +37,19 @@ def keep(manifest: Manifest) -> list[str]:
             main = leaf.keep_versions(location)
             line = aligned(location, main, base.properties.schema)
             added, removed = rows_changed(location.open_leaf(version), line)
+            where.append(location)
             kept.append(
                 LeafVersion(name, line.version, "foreign", added, removed, int(main.version))
             )
-        if kept:
-            head.commit(base, newest, kept, "keep_foreign_writes")
-        return kept
+        names[:] = [each.object_id for each in kept]
+        number = head.commit(base, newest, kept, "keep_foreign_writes") if kept else 0
+        return number, where
 
-    kept = head.until_committed(attempt, manifest)
-    names = [each.object_id for each in kept]
-    locations = locations_of(publish(manifest, names))
-    return [locations[name].uri for name in names]
+    names: list[str] = []
+    number, where = head.until_committed(attempt, manifest)
+    with standing(number):
+        publish(manifest, names)
+    return [location.uri for location in where]
 
 
 def discard(manifest: Manifest) -> list[str]:
@@ -60,6 +63,7 @@ def discard(manifest: Manifest) -> list[str]:
             read_version=main.version,
             **location.write_options,
         )
+        reach(Step.FOREIGN_WRITE_DISCARDED)
     publish(base, [name for name, *_ in found])
     return [location.uri for _, location, *_ in found]
 

@@ -12,7 +12,7 @@ from phalanx.storage.head import LeafVersion, head_of, snapshots_in, with_head
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
-from phalanx.storage.publishing import locations_of, publish
+from phalanx.storage.publishing import locations_of, publish, standing
 from phalanx.storage.reconcile import aligned
 from phalanx.storage.staging import emptied, rows_changed
 from phalanx.table.inspection import with_keys
@@ -97,7 +97,8 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
         return head.commit(base, newest, leaves, "rollback")
 
     number = head.until_committed(attempt, manifest)
-    publish(manifest)
+    with standing(number):
+        publish(manifest)
     return number
 
 

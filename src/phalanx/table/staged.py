@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import lance
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict, ForeignWrite, PhalanxError
+from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import head, leaf
@@ -28,7 +28,8 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
-from phalanx.storage.publishing import check_main, publish
+from phalanx.storage.publishing import check_main, note_published, publish, standing
+from phalanx.storage.races import is_lost_race
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
 from phalanx.table.strong import begin
@@ -164,25 +165,28 @@ class StagedChanges:
                 leaves, new = self._on_top_of(latest)
             names[:] = [each.object_id for each in leaves]
             operation = "+".join(dict.fromkeys(self._operations)) or "nothing"
-            return head.commit(latest, now, leaves, operation, new=new, marker=marker)
+            try:
+                return head.commit(latest, now, leaves, operation, new=new, marker=marker)
+            except BaseException as error:
+                if not is_lost_race(error):
+                    # The new leaves are perhaps listed, or soon will be: they stay.
+                    self._made.clear()
+                raise
 
         number = until_committed(attempt, self.base)
-        # The snapshot stands, whatever happens now: the next writer brings main along.
-        try:
+        with standing(number):
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
+            if number == self.head.sequence + 1:
+                note_published(latest, replace(self.head, sequence=number))
             remove_unlisted(latest, self._made)
-        except ForeignWrite as error:
-            raise ForeignWrite(f"Snapshot {number} is committed. But: {error}") from None
-        except OSError:
-            pass
         return number
 
     def discard(self) -> None:
         """Remove the leaves that were made for nothing; what else was written nobody lists."""
         if self._made:
-            with suppress(OSError):
-                remove_unlisted(Manifest.open(self.base.root), self._made)
+            with suppress(OSError, ValueError, StorageFailure):
+                remove_unlisted(self.base.latest(), self._made)
 
     def _check_epoch(self, latest: Manifest, found: Head | None) -> Head:
         before, now = self.base.properties, latest.properties
@@ -193,7 +197,7 @@ class StagedChanges:
             )
         if found.was_vacuumed(self.head, self.began):
             raise self._vacuumed(latest, found)
-        return found
+        return replace(found, published=max(found.published, self.head.published))
 
     @contextmanager
     def unless_vacuumed(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from phalanx.model.partition_key import PartitionKey
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.scan import ScanPlan
+from phalanx.storage import creation
 from phalanx.storage.failures import told
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
@@ -190,6 +191,7 @@ class Table:
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
 
+    @_tells("begin a transaction on")
     def transaction(self, isolation: str = "snapshot", marker: str | None = None) -> Transaction:
         """Several statements as one commit, in a `with` block; only in strong mode.
 
@@ -198,30 +200,37 @@ class Table:
         """
         return Transaction(self._strong(self._writable()), isolation, marker)
 
+    @_tells("list the snapshots of")
     def snapshots(self) -> pa.Table:
         """Every snapshot: id, time, operation, partitions, rows added and removed."""
         return history.snapshots(self._refreshed())
 
+    @_tells("look into the past of")
     def at(self, snapshot: int | datetime) -> Table:
         """The table as of a snapshot or a time (UTC where it names no zone), read-only."""
         return Table(history.at(self._strong(self._refreshed()), snapshot), snapshot)
 
+    @_tells("roll back")
     def rollback(self, snapshot: int | datetime) -> int:
         """Make the rows of a snapshot the newest ones, as a new snapshot; returns its id."""
         return history.rollback(self._strong(self._writable()), snapshot)
 
+    @_tells("compare snapshots of")
     def diff(self, a: int | datetime, b: int | datetime) -> pa.Table:
         """The partitions that differ between two snapshots, with rows added and removed."""
         return history.diff(self._strong(self._refreshed()), a, b)
 
+    @_tells("change the mode of")
     def set_mode(self, mode: str) -> None:
         """Commit from now on each partition for itself ("weak"), or all as one ("strong")."""
         self._manifest = strong.set_mode(self._writable(), mode)
 
+    @_tells("keep foreign writes in")
     def keep_foreign_writes(self) -> list[str]:
         """Make what someone wrote to leaves past Phalanx a snapshot; returns these leaves."""
         return foreign_writes.keep(self._strong(self._writable()))
 
+    @_tells("discard foreign writes in")
     def discard_foreign_writes(self) -> list[str]:
         """Take back what someone wrote to leaves past Phalanx; returns these leaves."""
         return foreign_writes.discard(self._strong(self._writable()))
@@ -317,7 +326,7 @@ def create(
     check_storable(numbered)
     spec = next_spec(partition_by, numbered, {})
     properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None)
-    manifest = Manifest.create(Location.of(uri, storage_options), properties)
+    manifest = creation.create(Location.of(uri, storage_options), properties)
     return Table(strong.complete(manifest) if transaction == "strong" else manifest)
 
 

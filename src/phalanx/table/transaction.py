@@ -16,6 +16,7 @@ from tenacity import (
 
 from phalanx.errors import PhalanxError
 from phalanx.planning.scan import OBJECT_ID, READ_VERSION, ScanPlan
+from phalanx.storage.failures import told
 from phalanx.storage.manifest import Manifest
 from phalanx.table import operations
 from phalanx.table.operations import Statement
@@ -61,7 +62,8 @@ class Transaction:
             self._changes.discard()
             return
         try:
-            self.snapshot = self._changes.commit_snapshot(self._marker)
+            with told(f"commit to {self._changes.base.root}"):
+                self.snapshot = self._changes.commit_snapshot(self._marker)
         except BaseException:
             self._changes.discard()
             raise
@@ -108,7 +110,7 @@ class Transaction:
         return self._changes.manifest
 
     def _run(self, statement: Statement) -> int:
-        with self._changes.unless_vacuumed():
+        with told(f"write to {self._changes.base.root}"), self._changes.unless_vacuumed():
             return statement(self._changes)
 
 
