@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import pytest
 import phalanx
 from faults.deaths import counted, failing_at, killed_at
 from faults.strong_changes import CHANGES, Change, make_template, prepared
+from phalanx.storage.location import session
 from phalanx.storage.steps import Step
 
 Rows = Counter[tuple[Any, ...]]
@@ -101,7 +104,7 @@ class Whole:
             chosen = passed if SOAK else passed[number % max(1, len(passed)) :][:1]
             for step in chosen:
                 times = sorted({1, self.steps[step]})
-                yield from ((step, time) for time in (times if SOAK else times[number % 2 :][:1]))
+                yield from ((step, nth) for nth in (times if SOAK else times[number % 2 :][:1]))
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +138,11 @@ def test_every_step_is_part_of_a_change(template: Path) -> None:
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_a_killed_writer(template: Path, tmp_path: Path, name: str) -> None:
     expected = whole(template, name)
-    for step, time in expected.times():
-        root = tmp_path / f"{step.name}{time}"
+    for step, nth in expected.times():
+        root = tmp_path / f"{step.name}{nth}"
         prepared(template, root, expected.change)
-        assert killed_at(step, time, root, name), (step, time)
-        check_after(phalanx.open(root), expected, f"{step.name} {time}", tmp_path / "next")
+        assert killed_at(step, nth, root, name), (step, nth)
+        check_after(phalanx.open(root), expected, f"{step.name} {nth}", tmp_path / "next")
         shutil.rmtree(root)
 
 
@@ -149,11 +152,11 @@ def test_an_error_at_a_step(
     template: Path, tmp_path: Path, name: str, error: type[BaseException]
 ) -> None:
     expected = whole(template, name)
-    for step, time in expected.times():
-        root = tmp_path / f"{step.name}{time}"
+    for step, nth in expected.times():
+        root = tmp_path / f"{step.name}{nth}"
         table = prepared(template, root, expected.change)
         said: BaseException | None = None
-        with failing_at(step, time, error("cut off")):
+        with failing_at(step, nth, error("cut off")):
             try:
                 expected.change.run(table)
             except (error, phalanx.PhalanxError) as failed:
@@ -161,8 +164,8 @@ def test_an_error_at_a_step(
         if expected.change.is_atomic and error is OSError:
             # Who is told of a failure need not fear that the change was made.
             told = expected.new if said is None else expected.old
-            assert contents(table) == told.contents, (step, time, said)
-        check_after(table, expected, f"{step.name} {time}", tmp_path / "next")
+            assert contents(table) == told.contents, (step, nth, said)
+        check_after(table, expected, f"{step.name} {nth}", tmp_path / "next")
         shutil.rmtree(root)
 
 
@@ -178,6 +181,7 @@ def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) ->
         states = [state.mains.get(key, Counter()) for state in (old, new)]
         assert seen in states, (when, key)
     check_the_next_writer(Path(table.uri), copy, when, "foreign" in expected.name)
+    check_vacuum(Path(table.uri), copy, when)
     with suppress(phalanx.SchemaMismatch, phalanx.InvalidSchema):
         # Refused where the change was made: the columns are as it wants them.
         change.run(table)
@@ -214,6 +218,65 @@ def check_the_next_writer(root: Path, copy: Path, when: str, has_foreign_writes:
     assert not touched
     assert_linear(table)
     shutil.rmtree(copy)
+
+
+def check_vacuum(root: Path, copy: Path, when: str) -> None:
+    """What the dead writer left goes, and no file that anybody needs."""
+    shutil.copytree(root, copy)
+    table = phalanx.open(copy)
+    before = contents(table)
+    # A change of the mode that was under way is completed.
+    table.append(table.scan(limit=0).to_arrow())
+    if table.mode == "strong":
+        table.discard_foreign_writes()
+        # The first one completes what was cut off: what that replaces was the newest until then.
+        for _ in range(2):
+            time.sleep(0.02)
+            table.vacuum(timedelta(0))
+            # What is gone must not be read from memory.
+            session.cache_clear()
+            assert contents(phalanx.open(copy)) == before, when
+        assert table.snapshots().num_rows == 1, when
+        assert files_of(copy) == listed_by(table), when
+    shutil.rmtree(copy)
+
+
+def files_of(root: Path) -> set[str]:
+    """The files of rows, and of deleted rows, wherever a leaf could have them."""
+    return {
+        str(path.relative_to(root))
+        for kind in ("data", "_deletions")
+        for path in root.glob(f"*_v*/{kind}/*")
+    }
+
+
+def listed_by(table: phalanx.Table) -> set[str]:
+    """Those that the newest snapshot lists."""
+    found = set()
+    for partition in table.plan().partitions:
+        name = Path(partition.location).name
+        dataset = lance.dataset(partition.location, version=partition.version)
+        for fragment in dataset.get_fragments():
+            found |= {f"{name}/data/{file.path}" for file in fragment.data_files()}
+            if (deleted := fragment.deletion_file()) is not None:
+                found.add(f"{name}/{deleted}")
+    return found
+
+
+@pytest.mark.parametrize("step", sorted(VACUUM, key=lambda step: step.name))
+def test_a_killed_vacuum(template: Path, tmp_path: Path, step: Step) -> None:
+    root = tmp_path / "table"
+    shutil.copytree(template, root)
+    before = State.of(phalanx.open(root))
+    time.sleep(0.02)
+    assert killed_at(step, 1, root, "vacuum")
+    table = phalanx.open(root)
+    newest = max(before.history)
+    assert table.snapshots()["id"].to_pylist() == [newest]
+    assert contents(table) == contents(table.at(newest)) == before.contents
+    assert mains(table) == before.mains
+    table.append(table.scan(limit=1).to_arrow())
+    check_vacuum(root, tmp_path / "next", step.name)
 
 
 def test_a_killed_creation(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from phalanx.storage.head import Head, head_of
 from phalanx.storage.location import session
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import leaf_directory
-from phalanx.table import staged
+from phalanx.table import staged, strong
 from phalanx.table import vacuum as vacuuming
 from phalanx.table.transaction import Transaction
 
@@ -80,7 +80,7 @@ def run(table: phalanx.Table, *steps: Callable[[Transaction], object]) -> None:
             step(txn)
 
 
-def fail(*_: object) -> None:
+def fail(*_: object, **__: object) -> None:
     raise RuntimeError("cut off")
 
 
@@ -349,6 +349,38 @@ def test_schema_changes_in_between(table: phalanx.Table, store: Store) -> None:
     assert table.at(9).schema.names == table.schema.names == ["k", "m"]
 
 
+def test_a_schema_change_that_was_cut_off(
+    table: phalanx.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In between the manifest has other properties than the snapshot that it shows."""
+    with monkeypatch.context() as patch:
+        patch.setattr(strong.head, "commit", fail)
+        with pytest.raises(RuntimeError, match="cut off"):
+            table.add_column(pa.field("f", pa.float32()))
+    since = pause(table)
+    pause(table)
+    again(table).delete("n = 1")
+    assert vacuum(table, since).snapshots == (1,)
+    assert table.at(2).schema.names == ["k", "n"]
+    assert held(table.at(2)) == [("a", 1), ("a", 2), ("b", 1)]
+    assert table.at(3).schema.names == ["k", "n", "f"]
+
+
+def test_a_snapshot_from_a_wrong_clock(
+    table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it follows was the newest until then, by the clock of the snapshots."""
+    with monkeypatch.context() as patch:
+        patch.setattr("phalanx.storage.head.datetime", _clock(timedelta(hours=1)))
+        table.delete("n = 1")
+    assert vacuum(table).snapshots == (1,)
+    assert list(assert_clean(store, table)) == [2, 3]
+    assert held(table.at(2)) == [("a", 1), ("a", 2), ("b", 1)]
+    table.append(rows(("a", 5)))
+    vacuum(table)
+    assert list(assert_clean(store, table)) == [2, 3, 4]
+
+
 def test_the_schema_of_the_newest_snapshot(table: phalanx.Table) -> None:
     """Its manifest may go, in favour of a later one that shows the same."""
     vacuum(table)
@@ -496,7 +528,8 @@ def test_a_statement_alone_starts_over(
 ) -> None:
     """And writes its files again: those of the first attempt are gone."""
     commit = staged.StagedChanges.commit_snapshot
-    meanwhile = [lambda: vacuum(again(table)), lambda: again(table).append(rows(("a", 50)))]
+    meanwhile: list[Callable[[], object]] = [lambda: again(table).append(rows(("a", 50)))]
+    meanwhile += [lambda: vacuum(again(table))] * 2
 
     def overtaken(self: staged.StagedChanges, marker: str | None) -> int | None:
         if meanwhile:
@@ -561,6 +594,69 @@ def test_a_transaction_across_a_vacuum_that_keeps_more(table: phalanx.Table, sto
     assert_clean(store, table)
 
 
+def test_a_transaction_that_really_needs_what_is_kept(
+    table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files before its begin go, and it goes on with those of its snapshot and its own."""
+    monkeypatch.setattr("phalanx.storage.head.CLOCK_MARGIN", NOTHING)
+    table.append(rows(("a", 3), ("c", 3)))
+    table.overwrite(rows(("a", 4)), "k = 'a'")
+    since = pause(table)
+    pause(table)
+    with table.transaction() as txn:
+        txn.append(rows(("a", 20), ("new", 20)))
+        again(table).append(rows(("a", 30)))
+        # Only the first is over by then: the newest was the newest since.
+        done = vacuum(again(table), since)
+        assert done.snapshots == (1, 2, 3)
+        assert done.files.num_rows > 10
+        session.cache_clear()
+        assert txn.delete("n IN (1, 3)") == 2
+        txn.append(rows(("b", 21), ("newer", 21)))
+        assert held(txn) == [("a", 20), ("a", 4), ("b", 21), ("new", 20), ("newer", 21)]
+    expected = [("a", 20), ("a", 30), ("a", 4), ("b", 21), ("new", 20), ("newer", 21)]
+    assert held(again(table)) == expected
+    vacuum(table)
+    assert_clean(store, table)
+
+
+@pytest.mark.parametrize("minutes", [0, 30])
+def test_a_transaction_that_begins_after_the_fence(
+    table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    """Its files are not before the fence by the store's clock, whatever the vacuum's clock says."""
+    table.delete("n = 2")
+    pause(table)
+    listed = files.Folder.files
+    begun: list[Transaction] = []
+
+    def slow(self: files.Folder) -> Any:
+        if not begun:
+            begun.append(again(table).transaction())
+            begun[0].append(rows(("a", 10), ("new", 10)))
+            begun[0].delete("k = 'b'")
+        return listed(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vacuuming, "datetime", _clock(timedelta(minutes=minutes)))
+        patch.setattr(files.Folder, "files", slow)
+        assert table.vacuum(NOTHING).snapshots == (1, 2)
+    with begun[0] as txn:
+        assert held(txn) == [("a", 1), ("a", 10), ("new", 10)]
+    assert txn.snapshot == 4
+    read_anew(table)
+    assert held(again(table)) == [("a", 1), ("a", 10), ("new", 10)]
+
+
+def _clock(ahead: timedelta) -> type[datetime]:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + ahead
+
+    return Ahead
+
+
 def test_clocks_that_are_wrong(table: phalanx.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     root = table._manifest.root
 
@@ -571,14 +667,8 @@ def test_clocks_that_are_wrong(table: phalanx.Table, monkeypatch: pytest.MonkeyP
         assert found is not None
         return found.horizon
 
-    class Ahead(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> datetime:
-            return datetime.now(tz) + timedelta(minutes=30)
-
     with monkeypatch.context() as patch:
-        # By its clock everything is old; by the store's it is not before the fence.
-        patch.setattr(vacuuming, "datetime", Ahead)
+        patch.setattr(vacuuming, "datetime", _clock(timedelta(minutes=30)))
         with pytest.raises(CommitConflict, match="vacuum"):
             run(table, append, lambda _: again(table).vacuum(NOTHING))
     first = horizon()
@@ -681,6 +771,30 @@ def test_two_at_once(table: phalanx.Table, store: Store) -> None:
     assert held(again(table)) == expected
     vacuum(table)
     assert_clean(store, table)
+
+
+def test_another_that_keeps_less(
+    table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes what the first one was about to look at: that one looks again."""
+    table.delete("n = 1")
+    since = pause(table)
+    pause(table)
+    table.append(rows(("a", 5)))
+    pause(table)
+    listed = files.Folder.files
+    others = [again(table)]
+
+    def slow(self: files.Folder) -> Any:
+        if others:
+            assert others.pop().vacuum(NOTHING).snapshots == (3,)
+            session.cache_clear()
+        return listed(self)
+
+    monkeypatch.setattr(files.Folder, "files", slow)
+    table.vacuum(datetime.now(UTC) - since)
+    assert not others
+    assert list(assert_clean(store, table)) == [4]
 
 
 def test_beside_writers_and_readers(table: phalanx.Table, store: Store) -> None:

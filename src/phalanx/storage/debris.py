@@ -12,6 +12,7 @@ from phalanx.storage.files import Folder, StoredFile
 from phalanx.storage.location import Location
 from phalanx.storage.naming import LEAF_DIRECTORY
 from phalanx.storage.parallel import in_parallel
+from phalanx.storage.steps import Step, reach
 from phalanx.storage.unlisted import VERSION, Name, Unlisted, name_of, unlisted
 
 ORPHAN = "orphan"
@@ -56,6 +57,7 @@ class Debris:
             chosen = [file for file in self.files if (file.kind == VERSION) is of_versions]
             for folder, files in groupby(chosen, lambda file: file.folder):
                 folder.delete([file.path for file in files])
+            reach(Step.VERSIONS_DELETED if of_versions else Step.FILES_DELETED)
         for folder, files in groupby(self.files, lambda file: file.folder):
             folder.remove_empty({path for file in files for path in _folders_of_its_own(file)})
 

@@ -27,6 +27,7 @@ from phalanx.storage.head import (
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import change
 from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.steps import Step, reach
 
 # Whoever repeats a transaction by its marker does so within this time, however short the history.
 MARKERS_KEPT = timedelta(days=7)
@@ -129,6 +130,7 @@ def move_horizon(manifest: Manifest, head: Head, expiry: Expiry, moment: datetim
         moment = max(moment, datetime.fromisoformat(head.horizon) + timedelta(microseconds=1))
     moved = dataclasses.replace(head, horizon=moment.isoformat(timespec="microseconds"))
     change(manifest, head_row(moved), expiry.addresses)
+    reach(Step.HORIZON_MOVED)
     return moved
 
 

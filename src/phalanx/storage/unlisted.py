@@ -25,6 +25,10 @@ _KINDS = {
     "data": re.compile(r"data/(?P<name>[^/]+?)(?:\.lance|/[^/]+\.blob)"),
     "deletions": re.compile(r"_deletions/(?P<name>[0-9]+-[0-9]+-[0-9]+)\.(?:arrow|bin)"),
     "index": re.compile(r"_indices/(?P<name>[0-9a-f-]{36})/.+"),
+    # What Lance was writing to a local disk when its process was killed; no version lists it.
+    "temporary": re.compile(
+        r"(?:data|_deletions|_versions|_transactions)/(?P<name>\.tmp[0-9A-Za-z]{6})"
+    ),
 }
 # Newer tables count their versions down, so that the newest is listed first.
 _COUNTED_DOWN = 20
