@@ -32,6 +32,7 @@ from phalanx.namespace import PartitionedNamespace
 from phalanx.table.scan import Scan
 from phalanx.table.table import Table, create, open
 from phalanx.table.transaction import Transaction
+from phalanx.table.vacuum import Vacuumed
 
 try:
     __version__ = version("phalanx-lance")
@@ -58,6 +59,7 @@ __all__ = [
     "Transaction",
     "UnknownOutcome",
     "UnknownSpec",
+    "Vacuumed",
     "__version__",
     "bucket",
     "create",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import lance
@@ -94,6 +95,7 @@ CHANGES = {
     "discard foreign writes": Change(
         lambda table: table.discard_foreign_writes(), prepare=_foreign_write
     ),
+    "vacuum": Change(lambda table: table.vacuum(timedelta(0))),
 }
 
 

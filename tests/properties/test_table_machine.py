@@ -9,12 +9,15 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+import pytest
 from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -25,6 +28,8 @@ from phalanx.model.partition_key import SPEC_ID, key_columns
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.scan import LOCATION
+from phalanx.storage.location import session
+from phalanx.table import vacuum as vacuuming
 from properties.oracle import matching
 from properties.strategies import KINDS, Kind, Rows, array_of, conditions, terms_over
 from properties.table_model import as_multiset, as_rows, changed, plain_value
@@ -315,6 +320,21 @@ class TableMachine(RuleBasedStateMachine):
         event("promoted")
         self.check(data)
 
+    @rule(data=st.data())
+    def vacuum(self, data: st.DataObject) -> None:
+        self.vacuumed(timedelta(0))
+        self.check(data)
+
+    def vacuumed(self, older_than: timedelta) -> phalanx.Vacuumed:
+        # Writers are not at work here, whatever the mode.
+        with mock.patch.object(vacuuming, "LONGEST_WEAK_WRITE", timedelta(0)):
+            done = self.table.vacuum(older_than)
+        event("vacuumed")
+        # What is gone must not be read from memory.
+        session.cache_clear()
+        self.table = phalanx.open(self.root)
+        return done
+
     @rule()
     def reopen(self) -> None:
         self.table = phalanx.open(self.root)
@@ -509,6 +529,29 @@ class StrongTableMachine(TableMachine):
         self.check(data)
 
     @rule(data=st.data())
+    def vacuum(self, data: st.DataObject) -> None:
+        """Retained is what was the newest at any moment since: all of it is read again."""
+        snapshots = self.table.snapshots()
+        ids, times = snapshots["id"].to_pylist(), snapshots["time"].to_pylist()
+        before = self.table
+        since = [*times, datetime.now(UTC)][data.draw(st.integers(0, len(times)), "since")]
+        gone = [number for number, over in zip(ids, times[1:], strict=False) if over < since]
+        now = datetime.now(UTC)
+        with mock.patch.object(vacuuming, "datetime", _stopped(now)):
+            promised = before.vacuum(now - since, dry_run=True)
+            done = self.vacuumed(now - since)
+        assert list(promised.snapshots) == list(done.snapshots) == gone
+        assert set(promised.files["path"].to_pylist()) == set(done.files["path"].to_pylist())
+        assert self.table.snapshots()["id"].to_pylist() == ids[len(gone) :]
+        for number in gone:
+            self.states.pop(number, None)
+            with pytest.raises(phalanx.PhalanxError, match="removed by vacuum"):
+                self.table.at(number)
+        for number in ids[len(gone) :]:
+            self.table.at(number).scan().to_arrow()
+        self.check(data)
+
+    @rule(data=st.data())
     def change_mode_and_back(self, data: st.DataObject) -> None:
         self.states = {}
         self.table.set_mode("weak")
@@ -524,6 +567,17 @@ class StrongTableMachine(TableMachine):
         for number, state in self.states.items():
             found = self.table.at(number).scan().to_arrow()
             assert as_multiset(found) == as_multiset(state), number
+
+
+def _stopped(moment: datetime) -> type[datetime]:
+    """A clock that stands still."""
+
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return moment
+
+    return Stopped
 
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import typer
 
-from phalanx.cli import descriptions, json_text
+from phalanx.cli import descriptions, history, json_text
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
     Output,
     OutputOption,
+    SnapshotOption,
     StorageOptions,
     Uri,
     shown_limit,
+    snapshot_of,
     storage_options,
 )
 from phalanx.cli.progress import counting_rows
-from phalanx.cli.results import show_rows, warn_of_pruning, write_json
+from phalanx.cli.results import show_rows, tell, warn_of_pruning, write_json
 from phalanx.cli.sources import STDIN, Format, Source, chained, format_of
 from phalanx.errors import InvalidSchema
 from phalanx.model.schema import Schema
@@ -125,12 +127,13 @@ def ls(
     uri: Uri,
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many partitions.")] = None,
     all: All = False,
+    snapshot: SnapshotOption = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
     """List the partitions with their values, rows, bytes and locations."""
     most = shown_limit(limit, all, output, _SHOWN_PARTITIONS)
-    table = _open(uri, storage_option)
+    table = _open(uri, storage_option, snapshot)
     found = descriptions.partitions_to_list(table)
     if output is Output.JSON:
         typer.echo(json_text.dumps(found[:most], indent=2))
@@ -142,11 +145,12 @@ def ls(
 def explain(
     uri: Uri,
     where: Where = "true",
+    snapshot: SnapshotOption = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
     """Say which partitions a predicate needs, how many of how many, and why."""
-    plan = _open(uri, storage_option).plan(where)
+    plan = _open(uri, storage_option, snapshot).plan(where)
     typer.echo(json_text.dumps(plan.to_dict(), indent=2) if output is Output.JSON else str(plan))
 
 
@@ -182,7 +186,7 @@ def append(
 
     with counting_rows(total) as progress:
         rows = table.append(chained(sources, table.schema, progress))
-    _tell(
+    tell(
         output,
         f"Appended {rows:,} rows from {len(files):,} file{'s' if len(files) > 1 else ''}.",
         {"rows": rows, "files": len(files)},
@@ -200,18 +204,19 @@ def scan(
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
     all: All = False,
     count: Annotated[bool, typer.Option("--count", help="Only how many rows there are.")] = False,
+    snapshot: SnapshotOption = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
     """Show the rows that match: all of them as JSON, the first ones in a table."""
     most = limit if count else shown_limit(limit, all, output, _SHOWN_ROWS)
-    table = _open(uri, storage_option)
+    table = _open(uri, storage_option, snapshot)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     found = table.scan(where, names, most)
     warn_of_pruning(found.plan)
     if count:
         rows = found.count_rows()
-        _tell(output, str(rows), {"count": rows})
+        tell(output, str(rows), {"count": rows})
     elif output is Output.JSON:
         write_json(found)
     else:
@@ -232,7 +237,7 @@ def evolve(
     """Partition what is written from now on in another way; what is stored stays as it is."""
     table = _open(uri, storage_option)
     made = descriptions.spec_to_dict(table.evolve(partition_by), table.schema)
-    _tell(output, f"Spec v{made['id']} by {made['partition_by'] or 'nothing'}.", made)
+    tell(output, f"Spec v{made['id']} by {made['partition_by'] or 'nothing'}.", made)
 
 
 @app.command()
@@ -244,15 +249,18 @@ def delete(
 ) -> None:
     """Remove the rows that match; in weak mode each partition commits for itself."""
     rows = _open(uri, storage_option).delete(where)
-    _tell(output, f"Deleted {rows:,} rows.", {"rows": rows})
+    tell(output, f"Deleted {rows:,} rows.", {"rows": rows})
 
 
-def _open(uri: str, options: list[str] | None) -> Table:
-    return open_table(uri, storage_options=storage_options(options))
+app.command()(history.snapshots)
+app.command()(history.rollback)
+app.command()(history.vacuum)
 
 
-def _tell(output: Output, sentence: str, fact: dict[str, Any]) -> None:
-    typer.echo(json_text.dumps(fact) if output is Output.JSON else sentence)
+def _open(uri: str, options: list[str] | None, snapshot: str | None = None) -> Table:
+    chosen = None if snapshot is None else snapshot_of(snapshot)
+    table = open_table(uri, storage_options=storage_options(options))
+    return table if chosen is None else table.at(chosen)
 
 
 def _source(

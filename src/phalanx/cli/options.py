@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
@@ -31,6 +33,16 @@ StorageOptions = Annotated[
         show_default=False,
     ),
 ]
+SnapshotOption = Annotated[
+    str | None,
+    typer.Option(
+        "--snapshot",
+        metavar="ID|TIME",
+        help="As of a snapshot, or of a time such as 2025-12-31T12:00 (UTC).",
+        show_default=False,
+    ),
+]
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 All = Annotated[bool, typer.Option("--all", help="Show everything.")]
 
 
@@ -52,3 +64,26 @@ def shown_limit(limit: int | None, everything: bool, output: Output, default: in
     if limit is not None:
         return limit
     return None if everything or output is Output.JSON else default
+
+
+def snapshot_of(text: str, hint: str = "'--snapshot'") -> int | datetime:
+    """The snapshot by its id, or as of an ISO time; a usage error if it is neither."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither the id of a snapshot nor an ISO time.", param_hint=hint
+        ) from None
+
+
+def age_of(text: str) -> timedelta:
+    """A time span such as 7d or 12h; a usage error if it is none."""
+    match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text)
+    if match is None:
+        raise typer.BadParameter(
+            f"{text!r} is no time span: expected a number and one of s, m, h, d, w, such as 7d.",
+            param_hint="'--older-than'",
+        )
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})

@@ -38,3 +38,16 @@ def counting_rows(total: Callable[[], int | None]) -> Iterator[RowProgress]:
             lambda rows: progress.advance(task, rows),
             lambda: progress.update(task, total=None, description="writing partitions"),
         )
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show that something goes on whose end is not known, and for how long."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(what, total=None)
+        yield

@@ -1,14 +1,23 @@
-"""What a scan found: as JSON while it is read, or as a table for people."""
+"""What a command found or did: as JSON, or as tables and sentences for people."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
+
+import typer
 
 from phalanx.cli import json_text
 from phalanx.cli.failures import note, warn
+from phalanx.cli.options import Output
 from phalanx.cli.tables import column, show
 from phalanx.planning.scan import ScanPlan
 from phalanx.table.scan import Scan
+
+
+def tell(output: Output, sentence: str, fact: dict[str, Any]) -> None:
+    """Say what was done, in a sentence or as JSON."""
+    typer.echo(json_text.dumps(fact) if output is Output.JSON else sentence)
 
 
 def warn_of_pruning(plan: ScanPlan) -> None:

@@ -30,23 +30,38 @@ from phalanx.storage.steps import Step, reach
 HEAD = "__phalanx_head"
 TABLE_VERSION = "table_version"
 PHALANX = "phalanx"
-_SNAPSHOT = "__phalanx_snapshot"
-_MARKER = "__phalanx_marker"
+SNAPSHOT = "__phalanx_snapshot"
+MARKER = "__phalanx_marker"
+# How far the clocks of two machines may be apart.
+CLOCK_MARGIN = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
     """Where history stands: the last snapshot, and the properties that it was made under.
 
-    Transactions that began before the snapshot `horizon` must not commit any more. All snapshots
-    up to `published` have reached the leaves' main branches.
+    `horizon` is the time before which the last vacuum removed files, and another one after each
+    vacuum; empty before the first. All snapshots up to `published` have reached the leaves' main
+    branches.
     """
 
     sequence: int
     epoch: int
-    horizon: int
+    horizon: str
     time: str
     published: int = 0
+
+    @classmethod
+    def from_json(cls, text: str) -> Head:
+        """The head from its row; the first ones had a number for the horizon."""
+        facts = json.loads(text)
+        return cls(**{**facts, "horizon": facts["horizon"] or ""})
+
+    def was_vacuumed(self, earlier: Head, began: datetime) -> bool:
+        """Whether files written since `began`, when the head was another, may be gone by now."""
+        if self.horizon == earlier.horizon:
+            return False
+        return began < datetime.fromisoformat(self.horizon) + CLOCK_MARGIN
 
     def to_json(self) -> str:
         """The head as its row has it."""
@@ -83,7 +98,25 @@ def head_of(manifest: Manifest) -> Head | None:
     rows = manifest.row(HEAD)
     if not rows.num_rows:
         return None
-    return Head(**json.loads(rows.column("metadata")[0].as_py()))
+    return Head.from_json(rows.column("metadata")[0].as_py())
+
+
+def with_head(manifest: Manifest, version: int) -> tuple[Manifest, Head] | None:
+    """Another version of a manifest, and its head; None if there is none, or no longer."""
+    try:
+        there = manifest.at_version(version)
+        found = head_of(there)
+    except (OSError, ValueError) as error:
+        # Vacuum removes the oldest versions.
+        if "not found" not in str(error).lower():
+            raise
+        return None
+    return None if found is None else (there, found)
+
+
+def head_row(head: Head) -> pa.Table:
+    """The manifest row that says where history stands."""
+    return _plain_rows({HEAD: head.to_json()}, PHALANX)
 
 
 def first_head(manifest: Manifest) -> Head:
@@ -94,7 +127,7 @@ def first_head(manifest: Manifest) -> Head:
     numbers = (name.rpartition(SEPARATOR)[2] for name in rows.column(0).to_pylist())
     last = max((int(number) for number in numbers if number.isdecimal()), default=0)
     start = datetime.min.replace(tzinfo=UTC).isoformat()
-    return Head(last, manifest.properties.epoch, 0, start, published=last)
+    return Head(last, manifest.properties.epoch, "", start, published=last)
 
 
 def commit(
@@ -131,22 +164,24 @@ def commit(
     }
     ours = {HEAD: head.to_json(), _snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
-        ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number})
+        ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number, "time": moment})
     found = manifest.leaves_named(leaf.object_id for leaf in leaves).column(ROW_ADDRESS).to_numpy()
-    added = [
-        _table_rows(manifest, manifest.rows_at(found), leaves, new),
-        manifest.completed(_version_rows(leaves, number)),
-        manifest.completed(_plain_rows(ours, PHALANX)),
-    ]
+    rows = pa.concat_tables(
+        [
+            _table_rows(manifest, manifest.rows_at(found), leaves, new),
+            manifest.completed(_version_rows(leaves, number)),
+            manifest.completed(_plain_rows(ours, PHALANX)),
+        ]
+    )
     fence = manifest.row(HEAD).column(ADDRESS).to_numpy()
     reach(Step.COMMITTING)
     try:
         if len(fence):
-            manifest.change(pa.concat_tables(added), np.concatenate([found, fence]))
+            manifest.change(rows, np.concatenate([found, fence]))
         else:
             # Of two first commits a merge refuses one, by the primary key of the head row.
             with settling():
-                manifest.upsert(pa.concat_tables(added))
+                manifest.upsert(rows)
         with settling():
             reach(Step.COMMITTED)
     except OSError as error:
@@ -279,7 +314,7 @@ def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
         columns=["object_id", "metadata"], filter=f"object_type = '{PHALANX}'"
     )
     said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    found = [json.loads(text) for name, text in said if name.startswith(f"{_SNAPSHOT}{SEPARATOR}")]
+    found = [json.loads(text) for name, text in said if name.startswith(f"{SNAPSHOT}{SEPARATOR}")]
     return sorted(found, key=lambda snapshot: int(snapshot["id"]))
 
 
@@ -296,13 +331,13 @@ def leave_strong(manifest: Manifest) -> None:
 
 
 def _snapshot_id(number: int) -> str:
-    return f"{_SNAPSHOT}{SEPARATOR}{number}"
+    return f"{SNAPSHOT}{SEPARATOR}{number}"
 
 
 def marker_id(marker: str) -> str:
     """The id of the row that says that a marker was committed."""
     digest = hashlib.blake2b(marker.encode(), digest_size=16).hexdigest()
-    return f"{_MARKER}{SEPARATOR}{digest}"
+    return f"{MARKER}{SEPARATOR}{digest}"
 
 
 def _time(last: str) -> str:

@@ -31,6 +31,7 @@ from phalanx.storage.reconcile import align
 from phalanx.storage.steps import Step, reach
 
 ROWS_PER_FILE = 1 << 20
+_AUTO_CLEANUP = "lance.auto_cleanup."
 OFFSET_BITS = np.uint64(32)
 OFFSET_MASK = np.uint64(0xFFFFFFFF)
 
@@ -79,6 +80,18 @@ def create(location: Location, schema: Schema) -> int:
         )
     reach(Step.LEAF_CREATED)
     return int(dataset.version)
+
+
+def keep_versions(location: Location) -> lance.LanceDataset:
+    """The newest version of the main branch, on which Lance removes no old versions by itself.
+
+    It knows nothing of versions that are not on the main branch, and removes their files.
+    """
+    main = location.open_leaf()
+    if keys := [key for key in main.config() if key.startswith(_AUTO_CLEANUP)]:
+        main.delete_config_keys(keys)
+        main = location.open_leaf()
+    return main
 
 
 @lru_cache(maxsize=64)

@@ -65,9 +65,15 @@ class Location:
                 raise
             which = "" if version is None else f" in version {version}"
             raise PhalanxError(
-                f"The partition at {self} is in the manifest, but not there{which}: something "
-                "removed it past Phalanx. Restore it from a copy."
+                f"The partition at {self} is in the manifest, but not there{which}: vacuum removed "
+                "the snapshot that is read, or something removed files past Phalanx. Read a newer "
+                "snapshot, or restore the partition from a copy."
             ) from None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on a file system rather than in an object store."""
+        return not SCHEME.match(self.uri) or self.uri.startswith("file://")
 
     @property
     def write_options(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ same one, so that the manifest's primary key tells one of them.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import string
 
@@ -15,6 +16,8 @@ import pyarrow.types as pt
 
 SEPARATOR = "$"
 TABLE_NAME = "dataset"
+# What `leaf_directory` makes of an id that `table_id` and `partition_name` have made.
+LEAF_DIRECTORY = re.compile(r"[0-9a-f]{8}_v[0-9]+(\$[0-9a-z]{16})*\$dataset")
 _DIGITS = string.digits + string.ascii_lowercase
 _LENGTH = 16
 

@@ -15,7 +15,7 @@ from lance import LanceDataset, LanceOperation
 
 from phalanx.errors import ForeignWrite, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID
-from phalanx.storage.head import Head, entries_of, leaves_changed
+from phalanx.storage.head import Head, entries_of, head_of, leaves_changed
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
@@ -24,6 +24,9 @@ from phalanx.storage.steps import Step, reach
 
 # What this process has seen on the mains of each table: it need not look there again.
 _published: dict[str, Head] = {}
+
+# Versions that only Phalanx makes: those of the main branch count from 1.
+_FIRST_DETACHED = 1 << 63
 
 
 def locations_of(
@@ -164,12 +167,20 @@ def _restored(main: lance.LanceDataset, head: int) -> int | None:
 def is_ours(manifest: Manifest, object_id: str, main: lance.LanceDataset, version: int) -> bool:
     """Whether a version of a leaf's main branch was put there for a snapshot."""
     restored = _restored(main, version)
+    if restored is not None and restored >= _FIRST_DETACHED and _was_vacuumed(manifest):
+        # A writer was slow to put it there, and its snapshot is no longer listed.
+        return True
     # Another writer may have committed and published since the manifest was read.
     return any(
         version in (entry.main, entry.version) or restored == entry.version
         for current in (manifest, manifest.latest())
         for entry in entries_of(current, object_id)
     )
+
+
+def _was_vacuumed(manifest: Manifest) -> bool:
+    found = head_of(manifest.latest())
+    return found is not None and bool(found.horizon)
 
 
 def _check_ours(

@@ -142,6 +142,8 @@ class MainBranches:
     """The leaves as weak mode writes them: each commit goes to a main branch, and is seen."""
 
     manifest: Manifest
+    # A vacuum in weak mode removes nothing that a running write may need.
+    horizon: str = ""
 
     def ensure_partitions(self, keys: pa.Table) -> None:
         """Create the partitions of the newest spec that are missing."""

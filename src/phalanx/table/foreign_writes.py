@@ -8,7 +8,7 @@ import lance
 from lance import LanceDataset, LanceOperation
 
 from phalanx.errors import PhalanxError
-from phalanx.storage import head
+from phalanx.storage import head, leaf
 from phalanx.storage.head import LeafVersion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
@@ -34,13 +34,14 @@ def keep(manifest: Manifest) -> list[str]:
                     f"Cannot keep what someone wrote to {location}: a snapshot has changed it too. "
                     "Append the rows that should stay, then call discard_foreign_writes()."
                 )
+            main = leaf.keep_versions(location)
             line = aligned(location, main, base.properties.schema)
             added, removed = rows_changed(location.open_leaf(version), line)
             where.append(location)
             kept.append(
                 LeafVersion(name, line.version, "foreign", added, removed, int(main.version))
             )
-        names[:] = [leaf.object_id for leaf in kept]
+        names[:] = [each.object_id for each in kept]
         number = head.commit(base, newest, kept, "keep_foreign_writes") if kept else 0
         return number, where
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from phalanx.errors import PhalanxError
 from phalanx.storage import head
-from phalanx.storage.head import LeafVersion, head_of, snapshots_in
+from phalanx.storage.head import LeafVersion, head_of, snapshots_in, with_head
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
@@ -49,16 +49,18 @@ def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
         chosen = [each for each in found if each["id"] == snapshot]
     if not chosen:
         span = f"{found[0]['id']} to {found[-1]['id']}" if found else "none"
+        newest = head_of(manifest)
+        gone = "Older ones were removed by vacuum. " if newest and newest.horizon else ""
         raise PhalanxError(
-            f"{manifest.root} has no snapshot {snapshot}: expected one of {span}. See snapshots()."
+            f"{manifest.root} has no snapshot {snapshot}: expected one of {span}. {gone}See "
+            "snapshots()."
         )
     wanted = chosen[-1]
     # Other commits than snapshots change the manifest too: the snapshot is the next or later.
     for version in range(int(wanted["manifest_version"]) + 1, manifest.version + 1):
-        candidate = manifest.at_version(version)
-        there = head_of(candidate)
-        if there is not None and there.sequence == wanted["id"]:
-            return candidate
+        candidate = with_head(manifest, version)
+        if candidate is not None and candidate[1].sequence == wanted["id"]:
+            return candidate[0]
     raise PhalanxError(
         f"The manifest of snapshot {wanted['id']} of {manifest.root} is gone: something removed "
         "old versions of it. Read a later snapshot."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -47,6 +48,10 @@ class Target(Protocol):
     def manifest(self) -> Manifest:
         """The table as the next statement sees it."""
 
+    @property
+    def horizon(self) -> str:
+        """What a vacuum changes: files written under another one may be gone."""
+
     def ensure_partitions(self, keys: pa.Table) -> None:
         """Create the partitions of the newest spec that are missing."""
 
@@ -61,6 +66,8 @@ class Target(Protocol):
 
 
 Statement = Callable[[Target], int]
+# The files of a statement's rows by leaf, for each horizon under which it was tried.
+Written = defaultdict[str, dict[str, tuple[FragmentMetadata, ...]]]
 # Runs a statement, more than once where another writer's commit makes it look again.
 Run = Callable[[Statement], int]
 
@@ -69,11 +76,12 @@ def append(manifest: Manifest, run: Run, data: Any) -> int:
     """Add rows, each to its partition under the newest spec; returns how many."""
     with _shuffled(manifest, data) as rows:
         if rows.rows:
-            written: dict[str, tuple[FragmentMetadata, ...]] = {}
+            written: Written = defaultdict(dict)
 
             def statement(target: Target) -> int:
                 target.ensure_partitions(rows.keys)
-                writes = write_rows(target.manifest, rows, target.open_leaf, written)
+                known = written[target.horizon]
+                writes = write_rows(target.manifest, rows, target.open_leaf, known)
                 return target.commit(writes, "append", _APPEND_THE_REST)
 
             run(statement)
@@ -99,14 +107,14 @@ def overwrite_partitions(manifest: Manifest, run: Run, data: Any) -> int:
 def _replace(
     run: Run, rows: Shuffled, removed: Callable[[Manifest], Iterable[LeafWrite]], operation: str
 ) -> None:
-    written: dict[str, tuple[FragmentMetadata, ...]] = {}
+    written: Written = defaultdict(dict)
 
     def statement(target: Target) -> int:
         target.depend_on(functools.partial(_footprint, removed), replaced=True)
         target.ensure_partitions(rows.keys)
         manifest = target.manifest
         deletions = {write.location.uri: write for write in removed(manifest)}
-        writes = write_rows(manifest, rows, target.open_leaf, written)
+        writes = write_rows(manifest, rows, target.open_leaf, written[target.horizon])
         return target.commit(merged(writes, deletions), operation, _REPEAT)
 
     run(statement)

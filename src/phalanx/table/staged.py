@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict, StorageFailure
+from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import head, leaf
@@ -60,6 +61,8 @@ class StagedChanges:
     """What a transaction has done so far, on top of the snapshot that it began with."""
 
     def __init__(self, manifest: Manifest, isolation: str) -> None:
+        # Before anything is read or written: a vacuum compares it with its own time.
+        self.began = datetime.now(UTC)
         self.base, self.head = begin(manifest)
         self.manifest = self.base
         self._serializable = isolation == "serializable"
@@ -158,7 +161,8 @@ class StagedChanges:
             if latest is not self.base:
                 self._check_reads(latest)
                 self._check_replaced(latest)
-            leaves, new = self._on_top_of(latest)
+            with self.unless_vacuumed():
+                leaves, new = self._on_top_of(latest)
             names[:] = [each.object_id for each in leaves]
             operation = "+".join(dict.fromkeys(self._operations)) or "nothing"
             try:
@@ -191,12 +195,33 @@ class StagedChanges:
                 f"Cannot commit to {latest.root}: another writer changed its schema, its specs or "
                 "its mode meanwhile. Look at the table as it is now, and write again."
             )
-        if found.horizon > self.head.sequence:
-            raise Overtaken(
-                f"Cannot commit to {latest.root}: the transaction began at snapshot "
-                f"{self.head.sequence}, and all before {found.horizon} are gone. Start it again."
-            )
+        if found.was_vacuumed(self.head, self.began):
+            raise self._vacuumed(latest, found)
         return replace(found, published=max(found.published, self.head.published))
+
+    @contextmanager
+    def unless_vacuumed(self) -> Iterator[None]:
+        """Before anything is committed: a file that a vacuum has removed is no failure."""
+        try:
+            yield
+        except (PhalanxError, OSError, ValueError):
+            latest = self.base.latest()
+            found = None if latest is self.base else head_of(latest)
+            if found is not None and found.was_vacuumed(self.head, self.began):
+                raise self._vacuumed(latest, found) from None
+            raise
+
+    def _vacuumed(self, latest: Manifest, found: Head) -> Overtaken:
+        return Overtaken(
+            f"Cannot commit to {latest.root}: the transaction began at {self.began.isoformat()}, "
+            f"and a vacuum has removed files from before {found.horizon}, perhaps its own. Start "
+            "it again."
+        )
+
+    @property
+    def horizon(self) -> str:
+        """What a vacuum changes: files written under another one may be gone."""
+        return self.head.horizon
 
     def _check_reads(self, latest: Manifest) -> None:
         """Serializable: what the transaction looked at is as it was, no more and no less."""

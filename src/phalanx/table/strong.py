@@ -12,7 +12,7 @@ import json
 
 from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.planning.scan import READ_VERSION
-from phalanx.storage import head
+from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
@@ -82,7 +82,7 @@ def complete(manifest: Manifest) -> Manifest:
 
     completed = head.until_committed(attempt, manifest)
     if changed and completed.properties.mode == "strong":
-        return publish(completed, [leaf.object_id for leaf in changed])
+        return publish(completed, [each.object_id for each in changed])
     return completed
 
 
@@ -104,7 +104,7 @@ def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
     def advance(name: str) -> LeafVersion | None:
         location, version = locations[name], versions[name]
         # From here on whatever else comes to the main branch is foreign.
-        main = location.open_leaf().version if all_leaves or version is None else None
+        main = leaf.keep_versions(location).version if all_leaves or version is None else None
         dataset = location.open_leaf(main if version is None else version)
         line = aligned(location, dataset, manifest.properties.schema)
         if line.version == version and not all_leaves:
@@ -112,7 +112,7 @@ def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
         rows = line.count_rows() if version is None else 0
         return LeafVersion(name, line.version, "change", rows, 0, main)
 
-    return [leaf for leaf in in_parallel(advance, versions) if leaf is not None]
+    return [each for each in in_parallel(advance, versions) if each is not None]
 
 
 def set_mode(manifest: Manifest, mode: str) -> Manifest:

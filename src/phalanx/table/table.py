@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
 import lance
@@ -31,6 +31,7 @@ from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.operations import Statement
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
+from phalanx.table.vacuum import Vacuumed, vacuum
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -240,6 +241,22 @@ class Table:
                 "Change it with set_mode('strong')."
             )
         return manifest
+
+    @_tells("vacuum")
+    def vacuum(self, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Vacuumed:
+        """Remove old snapshots, and every file that nothing needs; returns what.
+
+        The newest snapshot stays, and each that was the newest at any moment within `older_than`;
+        so do tagged versions of leaves, and tables with branches of their own. Markers of
+        transactions stay for a week at least. A transaction that began before that time, or up to
+        two minutes after it, cannot commit any more: a single statement starts over by itself.
+        Whatever stands on a leaf's main branch past Phalanx must be kept or discarded first.
+
+        In weak mode old versions of the leaves go. Nothing tells a running write there that its
+        files are gone, so that `older_than` must be an hour at least, and longer than any write.
+        With `dry_run` nothing changes, and the same is returned.
+        """
+        return vacuum(self._writable(), older_than, dry_run)
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────
 

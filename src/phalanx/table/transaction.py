@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any
 
@@ -109,18 +110,22 @@ class Transaction:
         return self._changes.manifest
 
     def _run(self, statement: Statement) -> int:
-        with told(f"write to {self._changes.base.root}"):
+        with told(f"write to {self._changes.base.root}"), self._changes.unless_vacuumed():
             return statement(self._changes)
 
 
 def run_alone(manifest: Manifest, statement: Statement) -> int:
     """One statement as a transaction of its own, tried again while others come in between."""
+    began: dict[str, datetime] = {}
 
     def attempt() -> int:
         changes = StagedChanges(manifest, "snapshot")
+        # What an earlier attempt has written is as old as that attempt.
+        changes.began = began.setdefault(changes.horizon, changes.began)
         try:
             manifest.check_current(changes.base)
-            result = statement(changes)
+            with changes.unless_vacuumed():
+                result = statement(changes)
             changes.commit_snapshot(None)
         except BaseException:
             changes.discard()

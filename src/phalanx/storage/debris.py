@@ -1,0 +1,175 @@
+"""The files of a whole namespace that nothing needs: of its tables, and of leaves of nobody."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+from phalanx.storage.files import Folder, StoredFile
+from phalanx.storage.location import Location
+from phalanx.storage.naming import LEAF_DIRECTORY
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.steps import Step, reach
+from phalanx.storage.unlisted import VERSION, Name, Unlisted, name_of, unlisted
+
+ORPHAN = "orphan"
+# What Lance writes beside the versions, and no version lists.
+_HINT = "_versions/latest_version_hint.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LanceTable:
+    """A table of the namespace, and the versions of it that are needed in any case."""
+
+    location: Location
+    needed: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DebrisFile:
+    """A file that can go: its kind, and its path in a folder that can delete it."""
+
+    folder: Folder
+    kind: str
+    path: str
+    bytes: int
+    modified: datetime
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+        return f"{self.folder.location}/{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Debris:
+    """All that can go, and the reason for each table of which nothing can."""
+
+    files: tuple[DebrisFile, ...]
+    left_alone: dict[str, str]
+
+    def remove(self) -> None:
+        """Delete it: versions first, so that none is ever there without its files."""
+        for of_versions, step in ((True, Step.VERSIONS_DELETED), (False, Step.FILES_DELETED)):
+            chosen = [file for file in self.files if (file.kind == VERSION) is of_versions]
+            for folder, files in groupby(chosen, lambda file: file.folder):
+                folder.delete([file.path for file in files])
+            reach(step)
+        for folder, files in groupby(self.files, lambda file: file.folder):
+            folder.remove_empty({path for file in files for path in _folders_of_its_own(file)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The files of one table, by their paths in it; `prefix` leads there from the folder."""
+
+    table: LanceTable
+    folder: Folder
+    prefix: str
+    files: list[StoredFile]
+
+
+def debris(
+    root: Folder, files: Sequence[StoredFile], tables: Sequence[LanceTable], before: datetime
+) -> Debris:
+    """What no version that counts lists, from before a time, in the tables and beside them.
+
+    `files` are all that the root holds. A table outside of it is listed by itself.
+    """
+    start = f"{root.location}/"
+    inside = {
+        table.location.uri.removeprefix(start): table
+        for table in tables
+        if table.location.uri.startswith(start)
+    }
+    outside = [table for table in tables if not table.location.uri.startswith(start)]
+    owned, others = _by_table(files, inside)
+    listings = [
+        _Listing(table, root, f"{path}/", owned.get(path, [])) for path, table in inside.items()
+    ]
+    listings += in_parallel(_listed_alone, outside)
+    found = in_parallel(
+        lambda each: unlisted(each.table.location, each.files, each.table.needed, before), listings
+    )
+    # No two files have the same name: what one table reads in another is known by it.
+    elsewhere = {name for each in found for name in each.elsewhere}
+    return Debris(
+        tuple(
+            file
+            for listing, each in zip(listings, found, strict=True)
+            for file in _of_table(listing, each, elsewhere)
+        )
+        + tuple(_orphans(root, others, tables, before)),
+        {
+            str(listing.table.location): each.left_alone
+            for listing, each in zip(listings, found, strict=True)
+            if each.left_alone is not None
+        },
+    )
+
+
+def _by_table(
+    files: Sequence[StoredFile], tables: dict[str, LanceTable]
+) -> tuple[dict[str, list[StoredFile]], list[StoredFile]]:
+    """The files in each table's folder, by their paths there; and all others."""
+    owned: dict[str, list[StoredFile]] = defaultdict(list)
+    others = []
+    deepest = max((path.count("/") for path in tables), default=0) + 1
+    for file in files:
+        steps = file.path.split("/")
+        # A table within the folder of another has its own files.
+        for depth in range(min(deepest, len(steps) - 1), 0, -1):
+            path = "/".join(steps[:depth])
+            if path in tables:
+                inner = "/".join(steps[depth:])
+                owned[path].append(StoredFile(inner, file.bytes, file.modified))
+                break
+        else:
+            others.append(file)
+    return owned, others
+
+
+def _listed_alone(table: LanceTable) -> _Listing:
+    folder = Folder(table.location)
+    return _Listing(table, folder, "", folder.files())
+
+
+def _of_table(listing: _Listing, found: Unlisted, elsewhere: set[Name]) -> Iterator[DebrisFile]:
+    for name, file in found.files:
+        if name not in elsewhere:
+            path = f"{listing.prefix}{file.path}"
+            yield DebrisFile(listing.folder, name.kind, path, file.bytes, file.modified)
+
+
+def _orphans(
+    root: Folder, others: Sequence[StoredFile], tables: Sequence[LanceTable], before: datetime
+) -> Iterator[DebrisFile]:
+    """The files of leaves that a writer made, and died before its commit.
+
+    Only a folder whose name Phalanx would give counts, with nothing strange or recent in it, and
+    by whose name no table goes, wherever that is.
+    """
+    known = {step for table in tables for step in table.location.uri.split("/")}
+    folders: dict[str, list[StoredFile]] = defaultdict(list)
+    for file in others:
+        top, _, inner = file.path.partition("/")
+        if LEAF_DIRECTORY.fullmatch(top) and top not in known:
+            folders[top].append(StoredFile(inner, file.bytes, file.modified))
+    for top, files in folders.items():
+        if all(
+            file.modified < before and (file.path == _HINT or name_of(file.path) is not None)
+            for file in files
+        ):
+            for file in files:
+                yield DebrisFile(root, ORPHAN, f"{top}/{file.path}", file.bytes, file.modified)
+
+
+def _folders_of_its_own(file: DebrisFile) -> Iterator[str]:
+    """The folders that were made for a file, and for others that go with it."""
+    if file.kind == ORPHAN:
+        yield file.path.partition("/")[0]
+    elif file.kind == "index" or file.path.endswith(".blob"):
+        yield file.path.rpartition("/")[0]

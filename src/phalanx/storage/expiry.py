@@ -1,0 +1,161 @@
+"""What vacuum takes out of a strong namespace's manifest, and the fence that it passes for that."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from phalanx.storage.head import (
+    HEAD,
+    MARKER,
+    PHALANX,
+    SNAPSHOT,
+    TABLE_VERSION,
+    Head,
+    head_row,
+    with_head,
+)
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.steps import Step, reach
+
+# Whoever repeats a transaction by its marker does so within this time, however short the history.
+MARKERS_KEPT = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What is over: the snapshots, and the addresses of all rows that only they need.
+
+    `oldest` is what the row of the oldest retained snapshot says (None where there is none yet),
+    and `versions` has those of each leaf that retained snapshots read.
+    """
+
+    snapshots: tuple[int, ...]
+    oldest: dict[str, Any] | None
+    versions: dict[str, set[int]]
+    addresses: npt.NDArray[np.uint64]
+
+
+def expired(manifest: Manifest, moment: datetime) -> Expiry:
+    """What retained snapshots do not need: those that were the newest at any time since a moment.
+
+    A marker stays with its snapshot, and at least for `MARKERS_KEPT`.
+    """
+    gone: list[int] = []
+    snapshots: list[tuple[dict[str, Any], int]] = []
+    markers: list[tuple[dict[str, Any], int]] = []
+    for name, metadata, address in _rows(manifest, PHALANX, "metadata"):
+        if name.startswith(f"{SNAPSHOT}{SEPARATOR}"):
+            snapshots.append((json.loads(metadata), address))
+        elif name.startswith(f"{MARKER}{SEPARATOR}"):
+            markers.append((json.loads(metadata), address))
+        elif name == HEAD:
+            # It is written anew.
+            gone.append(address)
+    snapshots.sort(key=lambda each: int(each[0]["id"]))
+    times = {said["id"]: said["time"] for said, _ in snapshots}
+    over = [
+        (said["id"], address)
+        for (said, address), (successor, _) in pairwise(snapshots)
+        if datetime.fromisoformat(successor["time"]) < moment
+    ]
+    oldest = snapshots[len(over)][0] if snapshots else None
+    first = 0 if oldest is None else int(oldest["id"])
+    gone += [address for _, address in over]
+    since = datetime.now(UTC) - MARKERS_KEPT
+    for said, address in markers:
+        made = said.get("time") or times.get(said["snapshot"])
+        recent = made is not None and datetime.fromisoformat(made) >= since
+        if said["snapshot"] < first and not recent:
+            gone.append(address)
+    versions, older = _versions(manifest, first)
+    return Expiry(
+        tuple(number for number, _ in over), oldest, versions, np.array(gone + older, np.uint64)
+    )
+
+
+def _versions(manifest: Manifest, oldest: int) -> tuple[dict[str, set[int]], list[int]]:
+    """The versions that snapshots from the oldest on read, by leaf; and rows that none needs."""
+    versions: dict[str, set[int]] = defaultdict(set)
+    # The highest entry up to the oldest snapshot is what that one reads.
+    first: dict[str, tuple[int, int | None, int]] = {}
+    gone: list[int] = []
+    for row, version, address in _rows(manifest, TABLE_VERSION, "read_version"):
+        name, _, number = row.rpartition(SEPARATOR)
+        if not number.isdecimal() or int(number) > oldest:
+            if version is not None:
+                versions[name].add(version)
+            continue
+        entry = (int(number), version, address)
+        known = first.get(name)
+        if known is not None:
+            gone.append(min(known, entry)[2])
+            entry = max(known, entry)
+        first[name] = entry
+    for name, (_, version, _) in first.items():
+        if version is not None:
+            versions[name].add(version)
+    for name, version in manifest.versions().items():
+        if version is not None:
+            versions[name].add(version)
+    return dict(versions), gone
+
+
+def _rows(manifest: Manifest, kind: str, column: str) -> Iterator[tuple[str, Any, int]]:
+    rows = manifest.dataset.to_table(
+        columns=["object_id", column], filter=f"object_type = '{kind}'", with_row_address=True
+    )
+    names = ("object_id", column, "_rowaddr")
+    yield from zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+
+
+def move_horizon(manifest: Manifest, head: Head, expiry: Expiry, moment: datetime) -> Head:
+    """Take out what is over, and end the transactions that began before a moment; the new head.
+
+    It makes no snapshot, but passes the same fence: a lost race raises. No horizon comes twice,
+    so that whoever began before it sees that there was another one, whatever the clocks say.
+    """
+    if head.horizon:
+        moment = max(moment, datetime.fromisoformat(head.horizon) + timedelta(microseconds=1))
+    moved = dataclasses.replace(head, horizon=moment.isoformat(timespec="microseconds"))
+    manifest.change(head_row(moved), expiry.addresses)
+    reach(Step.HORIZON_MOVED)
+    return moved
+
+
+def first_needed(
+    manifest: Manifest, expiry: Expiry, made: Mapping[int, datetime], before: datetime
+) -> int:
+    """The oldest version of the manifest that snapshots still need, of those that are there.
+
+    Of several that show the oldest snapshot it is the last one from before the given time:
+    whoever reads an earlier one has done so since a time that is over.
+    """
+    if expiry.oldest is None:
+        return 0
+    needed = None
+    for version, moment in made.items():
+        if version <= int(expiry.oldest["manifest_version"]):
+            continue
+        if needed is not None and moment >= before:
+            break
+        candidate = with_head(manifest, version)
+        if candidate is None or candidate[1].sequence < expiry.oldest["id"]:
+            continue
+        there, found = candidate
+        if found.sequence > expiry.oldest["id"]:
+            break
+        # Between a change of the properties and its snapshot they are not the snapshot's.
+        if found.epoch == there.properties.epoch:
+            needed = version
+    return 0 if needed is None else needed

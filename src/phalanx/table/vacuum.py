@@ -1,0 +1,204 @@
+"""Vacuum: removes the snapshots that are too old, and every file that nothing needs any more.
+
+In strong mode the horizon moves first, in a commit that passes the fence of all commits. So a
+transaction either began after it, and all its files are younger than those that go; or it began
+before, sees at its commit that the horizon moved, and is refused if it is not younger than that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
+from phalanx.storage import head
+from phalanx.storage.debris import Debris, LanceTable, debris
+from phalanx.storage.expiry import Expiry, expired, first_needed, move_horizon
+from phalanx.storage.files import Folder, StoredFile
+from phalanx.storage.head import head_of
+from phalanx.storage.manifest import DIRECTORY, Manifest
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.publishing import check_main, locations_of, publish
+from phalanx.storage.unlisted import main_versions
+from phalanx.table.strong import begin
+
+# Weak writers pass no fence: what they write must not be older when they commit it.
+LONGEST_WEAK_WRITE = timedelta(hours=1)
+_FILES = pa.schema(
+    [
+        ("path", pa.string()),
+        ("kind", pa.string()),
+        ("bytes", pa.int64()),
+        ("modified", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """What a vacuum removed; or what it would remove, where it was only asked.
+
+    `files` has the path, kind, bytes and time of each file, `left_alone` the reason for each leaf
+    of which nothing was removed.
+    """
+
+    snapshots: tuple[int, ...]
+    files: pa.Table
+    left_alone: Mapping[str, str]
+    dry_run: bool
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(self.files.column("bytes").to_pylist())
+
+    def __str__(self) -> str:
+        verb = "Would remove" if self.dry_run else "Removed"
+        span = f" ({self.snapshots[0]} to {self.snapshots[-1]})" if self.snapshots else ""
+        counts = Counter(self.files.column("kind").to_pylist())
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
+        lines = [
+            f"{verb} {len(self.snapshots):,} snapshots{span}.",
+            f"{verb} {self.files.num_rows:,} files{f' ({kinds})' if kinds else ''}, "
+            f"{self.bytes:,} bytes.",
+        ]
+        lines += [f"Left {leaf} alone: {why}." for leaf, why in self.left_alone.items()]
+        return "\n".join(lines)
+
+
+def vacuum(manifest: Manifest, older_than: timedelta, dry_run: bool) -> Vacuumed:
+    """Remove the snapshots that were over by then, and the files that nothing needs since."""
+    if not isinstance(older_than, timedelta) or older_than < timedelta(0):
+        raise PhalanxError(
+            f"Cannot vacuum what is older than {older_than!r}: expected a timedelta, such as "
+            "timedelta(days=7), and not a negative one."
+        )
+    moment = datetime.now(UTC) - older_than
+    if not manifest.root.is_local:
+        # Object stores count in seconds.
+        moment = moment.replace(microsecond=0)
+    snapshots: tuple[int, ...] = ()
+    if manifest.properties.mode == "weak":
+        found = _weak(manifest, older_than, moment, dry_run)
+    else:
+        found, snapshots = _strong(manifest, moment, dry_run)
+    if not dry_run:
+        found.remove()
+    rows = [
+        {"path": file.uri, "kind": file.kind, "bytes": file.bytes, "modified": file.modified}
+        for file in found.files
+    ]
+    return Vacuumed(snapshots, pa.Table.from_pylist(rows, _FILES), found.left_alone, dry_run)
+
+
+def _weak(manifest: Manifest, older_than: timedelta, moment: datetime, dry_run: bool) -> Debris:
+    if older_than < LONGEST_WEAK_WRITE and not dry_run:
+        raise PhalanxError(
+            f"Cannot vacuum {manifest.root} of what is older than {older_than}: in weak mode "
+            "nothing tells a running write that its files are gone, so expected at least "
+            f"{LONGEST_WEAK_WRITE}. Keep more, or go to strong mode with set_mode('strong')."
+        )
+    root = Folder(manifest.root)
+    files = root.files()
+    tables = [LanceTable(location) for location in locations_of(manifest).values()]
+    found = debris(root, files, [LanceTable(manifest.root.child(DIRECTORY)), *tables], moment)
+    # Strong snapshots that came after the listing need only what was the newest in it.
+    if manifest.latest().properties.mode != "weak":
+        raise CommitConflict(
+            f"Cannot vacuum {manifest.root}: it went to strong mode meanwhile. Vacuum it again."
+        )
+    return found
+
+
+def _strong(manifest: Manifest, moment: datetime, dry_run: bool) -> tuple[Debris, tuple[int, ...]]:
+    while True:
+        fence = _looked_at(manifest, moment) if dry_run else _fenced(manifest, moment)
+        try:
+            return _strong_debris(fence, moment), fence.over.snapshots
+        except (PhalanxError, OSError, ValueError):
+            now = head_of(manifest.latest())
+            if dry_run or now is None or now.horizon == fence.horizon:
+                raise
+            # Another vacuum, which keeps less, has removed what was about to be looked at.
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """What is over in a manifest, and the horizon that was put on top of it (None: nothing was)."""
+
+    manifest: Manifest
+    over: Expiry
+    horizon: str | None
+
+
+def _looked_at(manifest: Manifest, moment: datetime) -> _Fence:
+    """What a vacuum would take out, and whether it could."""
+    manifest = manifest.latest()
+    locations = locations_of(manifest)
+    in_parallel(
+        lambda each: check_main(manifest, each[0], locations[each[0]], each[1]),
+        [(name, version) for name, version in manifest.versions().items() if version is not None],
+    )
+    return _Fence(manifest, expired(manifest, moment), None)
+
+
+def _fenced(manifest: Manifest, moment: datetime) -> _Fence:
+    """Take out what is over, and end the transactions that are too old.
+
+    What stands on a main branch past Phalanx is told before: nobody has decided on it.
+    """
+    published: Manifest | None = None
+
+    def attempt() -> _Fence:
+        nonlocal published
+        base, _ = begin(manifest)
+        names = None
+        if published is not None:
+            before = published.versions().items()
+            names = [name for name, _ in base.versions().items() - before]
+        published = publish(base, names)
+        newest = head_of(published)
+        if newest is None:
+            raise CommitConflict(
+                f"Cannot vacuum {manifest.root}: its mode was changed meanwhile. Vacuum it again."
+            )
+        over = expired(published, moment)
+        moved = move_horizon(published, newest, over, moment)
+        return _Fence(published, over, moved.horizon)
+
+    return head.until_committed(attempt, manifest)
+
+
+def _strong_debris(fence: _Fence, moment: datetime) -> Debris:
+    manifest, over = fence.manifest, fence.over
+    root = Folder(manifest.root)
+    files = root.files()
+    own = f"{DIRECTORY}/"
+    made = main_versions(
+        StoredFile(file.path.removeprefix(own), file.bytes, file.modified)
+        for file in files
+        if file.path.startswith(own)
+    )
+    before = moment
+    if fence.horizon is not None:
+        # By the clock of the store, which also dates the files: what a transaction writes that
+        # begins after the fence is not before it, even where times are cut to whole seconds.
+        later = [time for version, time in made.items() if version > manifest.version]
+        before = min([moment, *later])
+        if not later:
+            raise StorageFailure(
+                f"Cannot vacuum {manifest.root}: the store does not list version "
+                f"{manifest.version + 1} of its manifest, which was just written. Try it again."
+            )
+    first = first_needed(manifest, over, made, before)
+    kept = frozenset(version for version in made if version >= first)
+    tables = [
+        LanceTable(location, frozenset(over.versions.get(name, ())))
+        for name, location in locations_of(manifest).items()
+    ]
+    own_table = LanceTable(manifest.root.child(DIRECTORY), kept)
+    return debris(root, files, [own_table, *tables], before)

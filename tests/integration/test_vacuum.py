@@ -1,0 +1,886 @@
+"""Vacuum: what no snapshot needs goes, and nothing else, whoever writes meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance import LanceDataset, LanceOperation
+
+import phalanx
+from integration.stores import Store
+from phalanx.errors import CommitConflict, ForeignWrite, PhalanxError
+from phalanx.storage import files, leaf
+from phalanx.storage.head import Head, head_of
+from phalanx.storage.location import session
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.naming import leaf_directory
+from phalanx.table import staged
+from phalanx.table import vacuum as vacuuming
+from phalanx.table.transaction import Transaction
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
+NOTHING = timedelta(0)
+
+
+def rows(*pairs: tuple[str | None, int]) -> pa.Table:
+    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
+
+
+def held(table: Any, where: str | None = None) -> list[tuple[str | None, int]]:
+    found = table.scan(where).to_arrow().to_pylist()
+    return sorted(((row["k"], row["n"]) for row in found), key=str)
+
+
+def again(table: phalanx.Table) -> phalanx.Table:
+    """The same table, as another process would open it."""
+    return phalanx.open(table.uri, storage_options=table._manifest.root.storage_options)
+
+
+@pytest.fixture
+def table(root: str, store: Store) -> phalanx.Table:
+    made = phalanx.create(
+        root, SCHEMA, ["k"], transaction="strong", storage_options=store.storage_options
+    )
+    made.append(rows(("a", 1), ("a", 2), ("b", 1)))
+    return made
+
+
+def pause(table: phalanx.Table) -> datetime:
+    """Let the clock of the store go on, which may count in seconds; the time after that."""
+    time.sleep(0.02 if table._manifest.root.is_local else 1.01)
+    return datetime.now(UTC)
+
+
+def vacuum(table: phalanx.Table, since: datetime | None = None) -> phalanx.Vacuumed:
+    """Keep what was the newest at any moment since then (now); a dry run says the same before."""
+    pause(table)
+    older_than = NOTHING if since is None else datetime.now(UTC) - since
+    promised = table.vacuum(older_than, dry_run=True)
+    done = table.vacuum(NOTHING if since is None else datetime.now(UTC) - since)
+    assert sorted(promised.files["path"].to_pylist()) == sorted(done.files["path"].to_pylist())
+    assert (promised.snapshots, promised.left_alone) == (done.snapshots, done.left_alone)
+    return done
+
+
+def run(table: phalanx.Table, *steps: Callable[[Transaction], object]) -> None:
+    """The steps in one transaction."""
+    with table.transaction() as txn:
+        for step in steps:
+            step(txn)
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError("cut off")
+
+
+# ── what is there, found without what vacuum finds it with ───────────────────────────────────
+
+
+def read_anew(table: phalanx.Table) -> tuple[set[str], dict[int | None, list[str]]]:
+    """The data and deletion files that snapshots and mains list, and the rows of each snapshot.
+
+    Nothing is taken from the cache.
+    """
+    session.cache_clear()
+    fresh, options = again(table), table._manifest.root.storage_options
+    listed: set[str] = set()
+    states: dict[int | None, list[str]] = {}
+    for number in fresh.snapshots()["id"].to_pylist() or [None]:
+        view = fresh if number is None else fresh.at(number)
+        found = view.scan().to_arrow().to_pylist()
+        states[number] = sorted(str(tuple(row.values())) for row in found)
+        for partition in view.plan().partitions:
+            name = partition.location.rpartition("/")[2]
+            for version in {partition.version, None}:
+                dataset = lance.dataset(
+                    partition.location, version=version, storage_options=options
+                )
+                dataset.to_table()
+                for fragment in dataset.get_fragments():
+                    listed |= {f"{name}/data/{file.path}" for file in fragment.data_files()}
+                    deleted = fragment.deletion_file()
+                    listed |= set() if deleted is None else {f"{name}/{deleted}"}
+    return listed, states
+
+
+def stored(store: Store, table: phalanx.Table, *kinds: str) -> set[str]:
+    """The files of the leaves, those of some kinds only, by their paths below the root."""
+    root = table.uri.removeprefix("s3://")
+    inside = {path.removeprefix(f"{root}/") for path in store.files(table.uri)}
+    return {
+        path
+        for path in inside
+        if not path.startswith("__manifest/") and (not kinds or path.split("/")[1] in kinds)
+    }
+
+
+def assert_clean(store: Store, table: phalanx.Table) -> dict[int | None, list[str]]:
+    """Every retained snapshot is read in full, and no data or deletion file is there for nothing.
+
+    Returns the rows of each.
+    """
+    listed, states = read_anew(table)
+    assert stored(store, table, "data", "_deletions") == listed
+    return states
+
+
+# ── what goes, and what stays ────────────────────────────────────────────────────────────────
+
+
+def test_retained_snapshots_are_read_in_full(table: phalanx.Table, store: Store) -> None:
+    table.append(rows(("a", 3), ("c", 3)))
+    table.delete("n = 1")
+    since = pause(table)
+    pause(table)
+    table.append(rows(("a", 5)))
+    table.overwrite_partitions(rows(("c", 6), (None, 6)))
+    _, before = read_anew(table)
+    done = vacuum(table, since)
+    # The fourth was the newest then.
+    assert done.snapshots == (1, 2, 3)
+    assert table.snapshots()["id"].to_pylist() == [4, 5, 6]
+    after = assert_clean(store, table)
+    assert after == {number: before[number] for number in (4, 5, 6)}
+    assert held(table.at(since)) == held(table.at(4)) == [("a", 2), ("a", 3), ("c", 3)]
+    for gone in (1, 3, table.snapshots()["time"][0].as_py() - timedelta(microseconds=1)):
+        with pytest.raises(PhalanxError, match=r"4 to 6\. Older ones were removed by vacuum"):
+            table.at(gone)
+    with pytest.raises(PhalanxError, match="removed by vacuum"):
+        table.rollback(2)
+    assert vacuum(table, since).snapshots == ()
+    assert vacuum(table).snapshots == (4, 5)
+    assert assert_clean(store, table) == {6: before[6]}
+    assert held(table.at(6)) == held(table)
+
+
+def test_the_result_says_what_went(table: phalanx.Table, store: Store) -> None:
+    table.delete("k = 'a'")
+    pause(table)
+    before = store.files(table.uri)
+    promised = table.vacuum(NOTHING, dry_run=True)
+    assert store.files(table.uri) == before
+    assert str(promised).startswith("Would remove 2 snapshots (1 to 2).\nWould remove ")
+    done = table.vacuum(NOTHING)
+    assert str(done).startswith("Removed 2 snapshots (1 to 2).\nRemoved ")
+    gone = set(before) - set(store.files(table.uri))
+    paths = [path.removeprefix("s3://") for path in done.files["path"].to_pylist()]
+    assert set(paths) == gone
+    assert len(paths) == len(gone)
+    assert done.bytes == sum(before[path] for path in gone) > 0
+    assert set(done.files["kind"].to_pylist()) == {"version", "transaction", "data"}
+    assert done.files.schema.names == ["path", "kind", "bytes", "modified"]
+    with pytest.raises(PhalanxError, match="not a negative one"):
+        table.vacuum(timedelta(days=-1))
+    with pytest.raises(PhalanxError, match="expected a timedelta"):
+        table.vacuum(7)  # type: ignore[arg-type]
+    with pytest.raises(PhalanxError, match="read-only"):
+        table.at(3).vacuum()
+
+
+def test_recent_files_stay(table: phalanx.Table, store: Store) -> None:
+    table.delete("n = 1")
+    before = store.files(table.uri)
+    done = table.vacuum()
+    assert (done.snapshots, done.files.num_rows, done.bytes) == ((), 0, 0)
+    assert set(before) <= set(store.files(table.uri))
+    assert len(held(table.at(2))) == 3
+
+
+def test_debris_goes(table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What writers leave behind that die, fail, or lose: versions, data, whole leaves."""
+    clean = stored(store, table)
+    with monkeypatch.context() as patch:
+        patch.setattr(staged.StagedChanges, "discard", lambda self: None)
+        with pytest.raises(RuntimeError, match="cut off"):
+            run(
+                table,
+                lambda txn: txn.append(rows(("a", 10), ("new", 10))),
+                lambda txn: txn.delete("n = 1"),
+                fail,
+            )
+        with pytest.raises(CommitConflict):
+            run(
+                table,
+                lambda txn: txn.append(rows(("a", 11), ("other", 11))),
+                lambda txn: txn.delete("k = 'b'"),
+                lambda _: again(table).delete("k = 'b'"),
+            )
+    schema = table._manifest.properties.schema
+    root = table._manifest.root
+    leaf.create(root.child(leaf_directory("v1$0123456789abcdef$dataset")), schema)
+    stranger = root.child(leaf_directory("v1$someone else's$dataset"))
+    lance.write_dataset(rows(("x", 1)), stranger.uri, storage_options=root.storage_options)
+    name = stranger.uri.rpartition("/")[2]
+    folders = store.folders(table.uri)
+    assert len(folders) == 7
+    done = vacuum(table)
+    assert "orphan" in done.files["kind"].to_pylist()
+    assert len(store.folders(table.uri)) == 4
+    assert name in store.folders(table.uri)
+    left = {path for path in stored(store, table) if not path.startswith(f"{name}/")}
+    if root.is_local:
+        assert sorted(os.listdir(table.uri)) == sorted(store.folders(table.uri))
+    listed, _ = read_anew(table)
+    assert {path for path in left if path.split("/")[1] in ("data", "_deletions")} == listed
+    # The newest snapshot has a version of its own in each leaf, and main has one.
+    versions = [path for path in left if "/_versions/" in path and path.endswith(".manifest")]
+    assert len(versions) == 2 * 2
+    assert held(table) == [("a", 1), ("a", 2)]
+    assert clean != left
+
+
+def test_what_is_not_known_stays(table: phalanx.Table, store: Store, tmp_path: Path) -> None:
+    if store.storage_options is not None:
+        pytest.skip("files are put beside the table's own")
+    table.delete("k = 'a'")
+    location = Path(table.plan("k = 'a'").partitions[0].location)
+    strange = [
+        Path(table.uri) / "notes.txt",
+        Path(table.uri) / "01234567_v1$short$dataset" / "data" / "x.lance",
+        Path(table.uri) / "0123456_v1$0123456789abcdef$dataset" / "data" / "x.lance",
+        Path(table.uri) / "01234567_v1$0123456789abcdef$dataset" / "notes.txt",
+        location / "notes.txt",
+        location / "data" / "notes.txt",
+        location / "data" / "inner" / "deep" / "x.lance",
+        location / "_versions" / "notes.manifest",
+        location / "_indices" / "notes",
+        location / "unknown" / "x.lance",
+    ]
+    for path in strange:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"kept")
+    vacuum(table)
+    assert all(path.read_bytes() == b"kept" for path in strange)
+
+
+def test_tagged_versions_stay(table: phalanx.Table, store: Store) -> None:
+    options = store.storage_options
+    location = table.plan("k = 'a'").partitions[0].location
+    main = lance.dataset(location, storage_options=options)
+    main.tags.create("before", main.version)
+    table.delete("k = 'a' AND n = 1")
+    table.overwrite(rows(("a", 9)), "k = 'a'")
+    version = table.plan("k = 'a'").partitions[0].version
+    main.tags.create("detached", version)
+    table.overwrite(rows(("a", 10)), "k = 'a'")
+    vacuum(table)
+    for tag, expected in (("before", [1, 2]), ("detached", [9])):
+        found = lance.dataset(location, version=tag, storage_options=options).to_table()
+        assert found["n"].to_pylist() == expected
+    main.tags.delete("before")
+    vacuum(table)
+    with pytest.raises(ValueError, match="not found"):
+        lance.dataset(location, version=main.version, storage_options=options)
+
+
+def test_a_leaf_with_branches_is_left_alone(table: phalanx.Table, store: Store) -> None:
+    options = store.storage_options
+    location = table.plan("k = 'a'").partitions[0].location
+    lance.dataset(location, storage_options=options).create_branch("mine")
+    table.overwrite(rows(("a", 9), ("b", 9)))
+    done = vacuum(table)
+    assert list(done.left_alone) == [location]
+    assert f"Left {location} alone: it has branches" in str(done)
+    name = location.rpartition("/")[2]
+    assert done.files.num_rows
+    assert not any(name in path for path in done.files["path"].to_pylist())
+    assert held(table) == [("a", 9), ("b", 9)]
+
+
+def test_an_index_stays(table: phalanx.Table, store: Store) -> None:
+    options = store.storage_options
+    location = table.plan("k = 'a'").partitions[0].location
+    lance.dataset(location, storage_options=options).create_scalar_index("n", "BTREE")
+    before = store.files(table.uri)
+    for dry_run in (True, False):
+        pause(table)
+        with pytest.raises(ForeignWrite, match="keep_foreign_writes"):
+            table.vacuum(NOTHING, dry_run=dry_run)
+    assert store.files(table.uri) == before
+    table.keep_foreign_writes()
+    indexes = stored(store, table, "_indices")
+    assert indexes
+    vacuum(table)
+    assert stored(store, table, "_indices") == indexes
+    version = table.plan("k = 'a'").partitions[0].version
+    dataset = lance.dataset(location, version=version, storage_options=options)
+    assert dataset.describe_indices()[0].name == "n_idx"
+    assert dataset.to_table(filter="n = 2")["n"].to_pylist() == [2]
+    # A version without it makes it go, folder and all.
+    table.overwrite(rows(("a", 1)))
+    lance.dataset(location, storage_options=options).drop_index("n_idx")
+    table.keep_foreign_writes()
+    vacuum(table)
+    assert not stored(store, table, "_indices")
+    if table._manifest.root.is_local:
+        assert os.listdir(f"{location}/_indices") == []
+
+
+def test_schema_changes_in_between(table: phalanx.Table, store: Store) -> None:
+    table.add_column(pa.field("f", pa.float32()))
+    table.append(pa.table({"k": ["a"], "n": [5], "f": pa.array([0.5], pa.float32())}))
+    since = pause(table)
+    pause(table)
+    table.promote_column("f", pa.float64())
+    table.rename_column("n", "m")
+    table.evolve([phalanx.bucket("m", 2)])
+    table.append(pa.table({"k": ["z"], "m": [7], "f": [1.5]}))
+    table.drop_column("f")
+    _, before = read_anew(table)
+    done = vacuum(table, since)
+    assert done.snapshots == (1, 2, 3)
+    after = assert_clean(store, table)
+    assert after == {number: before[number] for number in after}
+    assert len(after) == 6
+    assert table.at(4).schema.names == ["k", "n", "f"]
+    vacuum(table)
+    assert assert_clean(store, table) == {9: before[9]}
+    assert table.at(9).schema.names == table.schema.names == ["k", "m"]
+
+
+def test_the_schema_of_the_newest_snapshot(table: phalanx.Table) -> None:
+    """Its manifest may go, in favour of a later one that shows the same."""
+    vacuum(table)
+    vacuum(table)
+    assert table.at(2).schema.names == ["k", "n"]
+    table.add_column(pa.field("f", pa.float32()))
+    assert table.at(2).schema.names == ["k", "n"]
+    assert held(table.at(2)) == [("a", 1), ("a", 2), ("b", 1)]
+    vacuum(table)
+    assert table.at(3).schema.names == ["k", "n", "f"]
+
+
+def test_the_manifest_shrinks(table: phalanx.Table, store: Store) -> None:
+    for number in range(8):
+        table.append(rows(("a", number)))
+    for marker in ("old", "new"):
+        with table.transaction(marker=marker) as txn:
+            txn.append(rows(("b", 1)))
+    vacuum(table)
+    found = Manifest.open(table._manifest.root).dataset.to_table()
+    kinds = found["object_type"].to_pylist()
+    assert kinds.count("table_version") == kinds.count("table") == 2
+    # The head, the newest snapshot, and two markers.
+    assert kinds.count("phalanx") == 4
+    own = {path for path in store.files(table.uri) if "/__manifest/" in path}
+    vacuum(table)
+    fewer = {path for path in store.files(table.uri) if "/__manifest/" in path}
+    assert len(fewer) < len(own)
+    assert len([path for path in fewer if path.endswith(".manifest")]) == 2
+
+
+def test_markers_stay_for_a_week(table: phalanx.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit(marker: str) -> int | None:
+        with table.transaction(marker=marker) as txn:
+            txn.append(rows(("a", 7)))
+        return txn.snapshot
+
+    assert [commit("batch"), commit("another"), commit("last")] == [3, 4, 5]
+    assert vacuum(table).snapshots == (1, 2, 3, 4)
+    assert [commit("batch"), commit("another")] == [3, 4]
+    monkeypatch.setattr("phalanx.storage.expiry.MARKERS_KEPT", NOTHING)
+    vacuum(table)
+    assert commit("last") == 5
+    assert commit("batch") == 6
+
+
+def test_lances_own_cleaning_is_turned_off(table: phalanx.Table, store: Store) -> None:
+    """It would remove what only snapshots list, whenever main follows."""
+    options = store.storage_options
+    uri = f"{store.fresh()}/mine"
+    at_once: Any = {"interval": 1, "older_than_seconds": 0}
+    lance.write_dataset(rows(("z", 1)), uri, storage_options=options, auto_cleanup_options=at_once)
+    table.set_mode("weak")
+    table.adopt(uri)
+    table.set_mode("strong")
+    table.append(rows(("z", 2)))
+    table.overwrite(rows(("z", 3)))
+    table.append(rows(("z", 4), ("a", 4)))
+    _, states = read_anew(table)
+    assert [len(state) for state in states.values()] == [4, 5, 1, 3]
+    location = table.plan("k = 'a'").partitions[0].location
+    main = lance.dataset(location, storage_options=options)
+    main.optimize.enable_auto_cleanup({**at_once, "interval": 1000})
+    table.keep_foreign_writes()
+    for each in (location, uri):
+        assert lance.dataset(each, storage_options=options).config() == {}
+
+
+# ── leaves elsewhere ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_adopted_tables(table: phalanx.Table, store: Store, place: str) -> None:
+    options = store.storage_options
+    uri = f"{table.uri}/sub/mine" if place == "inside" else f"{store.fresh()}/mine"
+    lance.write_dataset(rows(("z", 1)), uri, storage_options=options)
+    lance.write_dataset(rows(("z", 2)), uri, mode="append", storage_options=options)
+    table.set_mode("weak")
+    table.adopt(uri)
+    table.set_mode("strong")
+    table.overwrite(rows(("z", 3)), "k = 'z'")
+    before = store.files(uri)
+    done = vacuum(table)
+    assert set(store.files(uri)) < set(before)
+    assert any(path.startswith(uri) for path in done.files["path"].to_pylist())
+    assert held(table, "k = 'z'") == [("z", 3)]
+    assert len([path for path in store.files(uri) if path.endswith(".lance")]) == 1
+
+
+def test_a_clone_keeps_what_it_reads(table: phalanx.Table, store: Store) -> None:
+    """A leaf that reads the files of another leaf, where they are."""
+    options = store.storage_options
+    if options is not None:
+        pytest.skip("Lance clones without the options of the store")
+    location = table.plan("k = 'a'").partitions[0].location
+    table.set_mode("weak")
+    table.evolve([phalanx.truncate("k", 5)])
+    uri = f"{store.fresh()}/clone"
+    lance.dataset(location).shallow_clone(uri, lance.dataset(location).version)
+    table.adopt(uri)
+    table.set_mode("strong")
+    with table.transaction() as txn:
+        txn.append(rows(("other", 100)))
+    # The leaf that the files are of lists them no more.
+    main = lance.dataset(location)
+    main.delete("true")
+    table.keep_foreign_writes()
+    expected = [("a", 1), ("a", 2), ("b", 1), ("other", 100)]
+    assert held(table) == expected
+    done = vacuum(table)
+    assert "version" in done.files["kind"].to_pylist()
+    assert held(again(table)) == expected
+
+
+# ── beside running transactions ──────────────────────────────────────────────────────────────
+
+
+def test_a_transaction_across_a_vacuum_aborts(table: phalanx.Table, store: Store) -> None:
+    steps = [
+        functools.partial(Transaction.append, data=rows(("a", 10), ("new", 10))),
+        lambda txn: txn.delete("n = 1"),
+    ]
+    with pytest.raises(CommitConflict, match="a vacuum has removed files from before"):
+        run(table, *steps, lambda _: vacuum(again(table)))
+    assert held(table) == [("a", 1), ("a", 2), ("b", 1)]
+    run(table, *steps)
+    assert held(table) == [("a", 10), ("a", 2), ("new", 10)]
+    vacuum(table)
+    assert_clean(store, table)
+
+
+def test_statements_of_a_vacuumed_transaction_say_so(table: phalanx.Table) -> None:
+    other = again(table)
+    with pytest.raises(CommitConflict, match="a vacuum has removed files"):
+        run(
+            table,
+            lambda _: other.overwrite(rows(("a", 5))),
+            lambda _: vacuum(other),
+            lambda txn: txn.delete("n = 1"),
+        )
+
+
+def test_a_statement_alone_starts_over(
+    table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And writes its files again: those of the first attempt are gone."""
+    commit = staged.StagedChanges.commit_snapshot
+    meanwhile = [lambda: vacuum(again(table)), lambda: again(table).append(rows(("a", 50)))]
+
+    def overtaken(self: staged.StagedChanges, marker: str | None) -> int | None:
+        if meanwhile:
+            step = meanwhile.pop()
+            with monkeypatch.context() as patch:
+                patch.setattr(staged.StagedChanges, "commit_snapshot", commit)
+                step()
+        return commit(self, marker)
+
+    monkeypatch.setattr(staged.StagedChanges, "commit_snapshot", overtaken)
+    table.append(rows(("a", 10), ("new", 10)))
+    meanwhile += [lambda: vacuum(again(table)), lambda: vacuum(again(table))]
+    table.overwrite_partitions(rows(("b", 20), ("more", 20)))
+    meanwhile += [lambda: vacuum(again(table))]
+    assert table.delete("n = 1") == 1
+    expected = [("a", 10), ("a", 2), ("a", 50), ("b", 20), ("more", 20), ("new", 10)]
+    assert held(table) == expected
+    vacuum(table)
+    assert_clean(store, table)
+    assert held(again(table)) == expected
+
+
+def test_files_of_an_earlier_attempt_count_from_then(
+    table: phalanx.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that lost, another with the same files, then a vacuum of what lies between."""
+    commit = staged.StagedChanges.commit_snapshot
+    monkeypatch.setattr("phalanx.storage.head.CLOCK_MARGIN", NOTHING)
+    began: list[datetime] = []
+
+    def overtaken(self: staged.StagedChanges, marker: str | None) -> int | None:
+        began.append(self.began)
+        if len(began) == 1:
+            pause(table)
+            raise staged.Overtaken("by another")
+        if len(began) == 2:
+            with monkeypatch.context() as patch:
+                patch.setattr(staged.StagedChanges, "commit_snapshot", commit)
+                vacuum(again(table), datetime.now(UTC))
+        return commit(self, marker)
+
+    monkeypatch.setattr(staged.StagedChanges, "commit_snapshot", overtaken)
+    table.append(rows(("a", 10)))
+    assert began[0] == began[1] < began[2]
+    assert held(again(table), "n = 10") == [("a", 10)]
+
+
+def test_a_transaction_across_a_vacuum_that_keeps_more(table: phalanx.Table, store: Store) -> None:
+    for number in range(3):
+        table.append(rows(("a", 10 + number)))
+    with table.transaction() as txn:
+        txn.append(rows(("a", 20), ("new", 20)))
+        again(table).append(rows(("a", 30)))
+        pause(table)
+        done = again(table).vacuum(timedelta(hours=1))
+        assert done.snapshots == ()
+        txn.delete("n = 1")
+        assert ("a", 30) not in held(txn)
+    expected = sorted([("a", n) for n in (2, 10, 11, 12, 20, 30)] + [("new", 20)], key=str)
+    assert held(table) == held(again(table)) == expected
+    vacuum(table)
+    assert_clean(store, table)
+
+
+def test_clocks_that_are_wrong(table: phalanx.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = table._manifest.root
+
+    append = functools.partial(Transaction.append, data=rows(("a", 10)))
+
+    def horizon() -> str:
+        found = head_of(Manifest.open(root))
+        assert found is not None
+        return found.horizon
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(minutes=30)
+
+    with monkeypatch.context() as patch:
+        # By its clock everything is old; by the store's it is not before the fence.
+        patch.setattr(vacuuming, "datetime", Ahead)
+        with pytest.raises(CommitConflict, match="vacuum"):
+            run(table, append, lambda _: again(table).vacuum(NOTHING))
+    first = horizon()
+    # A horizon in the future does not hide the next vacuum.
+    with pytest.raises(CommitConflict, match="vacuum"):
+        run(table, append, lambda _: vacuum(again(table)))
+    assert horizon() > first
+    table.append(rows(("a", 10)))
+    assert held(table, "n = 10") == [("a", 10)]
+
+
+def test_heads_of_before(table: phalanx.Table) -> None:
+    text = json.dumps({"sequence": 2, "epoch": 0, "horizon": 0, "time": "2026-01-01T00:00:00"})
+    assert Head.from_json(text).horizon == ""
+
+
+# ── interrupted, repeated, at the same time ──────────────────────────────────────────────────
+
+
+def test_interrupted_at_every_delete(
+    table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill() -> list[tuple[str | None, int]]:
+        table.overwrite(rows(("a", 1), ("b", 1)))
+        table.append(rows(("a", 2)))
+        table.delete("n = 1")
+        return held(table)
+
+    expected = fill()
+    monkeypatch.setattr(files, "_BATCH", 1)
+    monkeypatch.setattr(files, "in_parallel", lambda function, items: list(map(function, items)))
+    delete = files.Folder._delete
+    left = [0]
+
+    def dying(self: files.Folder, paths: Any) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        delete(self, paths)
+
+    moment = 0
+    while True:
+        pause(table)
+        left[0] = moment
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(files.Folder, "_delete", dying)
+                again(table).vacuum(NOTHING)
+        except KeyboardInterrupt:
+            assert held(again(table)) == expected
+            moment += 1 if moment < 6 or os.environ.get("PHALANX_PROFILE") == "soak" else 5
+            if moment % 4 == 0:
+                expected = fill()
+            continue
+        break
+    assert moment > 6
+    vacuum(table)
+    assert list(assert_clean(store, table)) == table.snapshots()["id"].to_pylist()
+    assert held(again(table)) == expected
+
+
+def test_cut_off_before_it_deletes(
+    table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.delete("n = 1")
+    pause(table)
+    with monkeypatch.context() as patch:
+        patch.setattr(files.Folder, "files", lambda self: (_ for _ in ()).throw(OSError("cut")))
+        with pytest.raises(OSError, match="cut"):
+            table.vacuum(NOTHING)
+    assert table.snapshots()["id"].to_pylist() == [3]
+    vacuum(table)
+    assert_clean(store, table)
+
+
+def in_threads(*work: Callable[[], object]) -> None:
+    failures: list[BaseException] = []
+
+    def run(step: Callable[[], object]) -> None:
+        try:
+            step()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(step,)) for step in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def test_two_at_once(table: phalanx.Table, store: Store) -> None:
+    for number in range(5):
+        table.append(rows(("a", number), (str(number), number)))
+    expected = held(table)
+    pause(table)
+    in_threads(*[functools.partial(again(table).vacuum, NOTHING)] * 4)
+    assert held(again(table)) == expected
+    vacuum(table)
+    assert_clean(store, table)
+
+
+def test_beside_writers_and_readers(table: phalanx.Table, store: Store) -> None:
+    table.overwrite(rows(*((k, 0) for k in "abc")))
+    over = threading.Event()
+
+    turns = 8 if store.storage_options is None else 3
+
+    def write(number: int) -> None:
+        own = again(table)
+        for turn in range(turns):
+            own.append(rows(("a", number), (f"own {number}", turn)))
+            own.overwrite_partitions(rows((f"replaced {number}", turn)))
+
+    def clean() -> None:
+        own = again(table)
+        while not over.is_set():
+            own.vacuum(timedelta(milliseconds=1))
+            # Whoever writes across a vacuum starts over: there must be a time between them.
+            over.wait(0.3 if store.storage_options is None else 5)
+
+    def read() -> None:
+        own = again(table)
+        while not over.is_set():
+            # The rows of a transaction come together; a snapshot that a vacuum overtakes is said.
+            try:
+                found = held(own)
+            except PhalanxError as error:
+                if "vacuum" not in str(error):
+                    raise
+                continue
+            assert sum(k == "a" for k, _ in found) - 1 == sum(
+                str(k).startswith("own") for k, _ in found
+            )
+
+    def work() -> None:
+        try:
+            in_threads(*(functools.partial(write, number) for number in (1, 2)))
+        finally:
+            over.set()
+
+    in_threads(work, clean, read)
+    expected = [("a", n) for n in (1, 2)] * turns + [("a", 0), ("b", 0), ("c", 0)]
+    expected += [(f"own {n}", turn) for n in (1, 2) for turn in range(turns)]
+    expected += [(f"replaced {n}", turns - 1) for n in (1, 2)]
+    assert held(again(table)) == sorted(expected, key=str)
+    vacuum(table)
+    assert_clean(store, table)
+
+
+def test_a_late_restore_is_no_foreign_write(
+    table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that was slow puts a version on main whose snapshot is gone meanwhile."""
+    location = table._manifest.root.child(table.plan("k = 'a'").partitions[0].location)
+    version = table.plan("k = 'a'").partitions[0].version
+    assert version is not None
+    table.append(rows(("a", 3)))
+    listed = files.Folder.files
+
+    def slow(self: files.Folder) -> Any:
+        main, restore = location.open_leaf(), LanceOperation.Restore(version)
+        LanceDataset.commit(main, restore, read_version=main.version, **location.write_options)
+        return listed(self)
+
+    pause(table)
+    with monkeypatch.context() as patch:
+        patch.setattr(files.Folder, "files", slow)
+        assert table.vacuum(NOTHING).snapshots == (1, 2)
+    assert location.open_leaf().to_table()["n"].to_pylist() == [1, 2]
+    table.append(rows(("a", 4)))
+    assert held(table, "k = 'a'") == [("a", 1), ("a", 2), ("a", 3), ("a", 4)]
+    assert location.open_leaf().count_rows() == 4
+    vacuum(table)
+    assert_clean(store, table)
+
+
+# ── afterwards ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_everything_goes_on(table: phalanx.Table, store: Store) -> None:
+    options = store.storage_options
+    table.append(rows(("a", 3), ("c", 3)))
+    since = pause(table)
+    pause(table)
+    table.delete("n = 1")
+    vacuum(table, since)
+    assert table.rollback(3) == 5
+    assert held(table) == [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 3)]
+    vacuum(table)
+    assert_clean(store, table)
+    on_main = [
+        row["n"]
+        for partition in table.plan().partitions
+        for row in lance.dataset(partition.location, storage_options=options).to_table().to_pylist()
+    ]
+    assert sorted(on_main) == [1, 1, 2, 3, 3]
+    assert table.diff(5, 5).num_rows == 0
+    for mode in ("weak", "strong"):
+        table.set_mode(mode)
+        assert len(held(table)) == 5
+        table.append(rows(("a", 4)))
+        table.delete("n = 4")
+    vacuum(table)
+    assert_clean(store, table)
+    location = table.plan("k = 'a'").partitions[0].location
+    lance.write_dataset(rows(("a", 1000)), location, mode="append", storage_options=options)
+    assert table.keep_foreign_writes() == [location]
+    lance.write_dataset(rows(("a", 1001)), location, mode="append", storage_options=options)
+    assert table.discard_foreign_writes() == [location]
+    assert ("a", 1000) in held(table)
+    assert ("a", 1001) not in held(table)
+
+
+# ── weak mode ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def weak(root: str, store: Store) -> phalanx.Table:
+    made = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
+    made.append(rows(("a", 1), ("a", 2), ("b", 1)))
+    made.append(rows(("a", 3), ("c", 3)))
+    made.delete("n = 1")
+    return made
+
+
+def test_weak_mode(weak: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for older_than in (NOTHING, timedelta(minutes=59)):
+        with pytest.raises(PhalanxError, match=r"in weak mode.*at least 1:00:00.*set_mode"):
+            weak.vacuum(older_than)
+    assert weak.vacuum().files.num_rows == 0
+    location = weak.plan("k = 'a'").partitions[0].location
+    tagged = lance.dataset(location, version=2, storage_options=store.storage_options)
+    tagged.tags.create("kept", 2)
+    schema, root = weak._manifest.properties.schema, weak._manifest.root
+    leaf.create(root.child(leaf_directory("v1$0123456789abcdef$dataset")), schema)
+    weak.set_mode("strong")
+    weak.append(rows(("b", 8)))
+    weak.delete("n = 8")
+    weak.set_mode("weak")
+    monkeypatch.setattr(vacuuming, "LONGEST_WEAK_WRITE", NOTHING)
+    before = held(weak)
+    done = vacuum(weak)
+    assert done.snapshots == ()
+    assert {"version", "orphan", "data"} <= set(done.files["kind"].to_pylist())
+    assert held(weak) == held(again(weak)) == before
+    assert tagged.to_table()["n"].to_pylist() == [1, 2]
+    tagged.tags.delete("kept")
+    vacuum(weak)
+    assert_clean(store, weak)
+    versions = [path for path in stored(store, weak) if path.endswith(".manifest")]
+    assert len(versions) == len(weak.plan().partitions)
+    weak.append(rows(("a", 9)))
+    weak.set_mode("strong")
+    weak.append(rows(("b", 9)))
+    assert held(weak) == sorted([*before, ("a", 9), ("b", 9)], key=str)
+
+
+def test_weak_mode_keeps_what_was_the_newest_since(
+    weak: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who began to read then may still do."""
+    monkeypatch.setattr(vacuuming, "LONGEST_WEAK_WRITE", NOTHING)
+    location = weak.plan("k = 'a'").partitions[0].location
+    reader = lance.dataset(location, storage_options=store.storage_options)
+    since = pause(weak)
+    pause(weak)
+    weak.overwrite(rows(("a", 5)))
+    vacuum(weak, since)
+    assert reader.to_table()["n"].to_pylist() == [2, 3]
+    vacuum(weak)
+    assert held(weak) == [("a", 5)]
+    assert_clean(store, weak)
+
+
+def test_going_strong_meanwhile(weak: phalanx.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vacuuming, "LONGEST_WEAK_WRITE", NOTHING)
+    listed = files.Folder.files
+
+    def slow(self: files.Folder) -> Any:
+        again(weak).set_mode("strong")
+        again(weak).append(rows(("a", 9)))
+        return listed(self)
+
+    monkeypatch.setattr(files.Folder, "files", slow)
+    pause(weak)
+    with pytest.raises(CommitConflict, match="went to strong mode"):
+        weak.vacuum(NOTHING)
+    assert held(weak.at(1)) == [("a", 2), ("a", 3), ("c", 3)]
+
+
+# ── an object store, whatever the tests run on ───────────────────────────────────────────────
+
+
+def test_on_s3(s3: Store) -> None:
+    options = {**(s3.storage_options or {}), "timeout": "60s", "request_timeout": "60s"}
+    table = phalanx.create(s3.fresh(), SCHEMA, ["k"], transaction="strong", storage_options=options)
+    table.append(rows(("a", 1), ("b", 1)))
+    table.delete("k = 'a'")
+    done = vacuum(table)
+    assert done.snapshots == (1, 2)
+    assert set(done.files["kind"].to_pylist()) == {"version", "transaction", "data"}
+    assert list(assert_clean(s3, table)) == [3]
