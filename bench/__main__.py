@@ -1,7 +1,7 @@
 """`make bench`: print every ratio, what it is measured against, and what it should be.
 
-PHALANX_BENCH_ROWS sets the number of rows (10 million by default); `python -m bench storage`
-runs one part alone.
+PHALANX_BENCH_ROWS sets the number of rows (10 million by default), PHALANX_BENCH_SNAPSHOTS that of
+the commits of a long history (10,000); `python -m bench storage` runs one part alone.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import model, storage
+from bench import model, storage, strong
 
 
 def main() -> None:
     rows = int(os.environ.get("PHALANX_BENCH_ROWS", "10_000_000"))
     print(f"{rows:,} rows, {os.cpu_count()} cores; the best of several runs of each\n")
-    parts = {"model": model.benchmarks, "storage": storage.benchmarks}
+    parts = {
+        "model": model.benchmarks,
+        "storage": storage.benchmarks,
+        "strong": strong.benchmarks,
+    }
     for name in sys.argv[1:] or parts:
         for measured in parts[name](rows):
             print(measured, flush=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -15,6 +16,26 @@ def best(action: Callable[[], object], runs: int) -> float:
         action()
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def in_turns(
+    actions: Mapping[str, Callable[[], object]],
+    runs: int,
+    chosen: Callable[[Sequence[float]], float] = min,
+) -> dict[str, float]:
+    """The shortest run of each action in seconds (or their median); what disturbs hits all."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(runs):
+        for name, action in actions.items():
+            start = time.perf_counter()
+            action()
+            times[name].append(time.perf_counter() - start)
+    return {name: chosen(found) for name, found in times.items()}
+
+
+def median(times: Sequence[float]) -> float:
+    """The time that half of the runs keep."""
+    return statistics.median(times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +51,10 @@ class Measured:
     holds: bool
 
     def __str__(self) -> str:
-        verdict = "ok" if self.holds else "MISSED"
         return (
             f"{self.what}\n{'':<10} {_shown(self.ours)}, "
             f"{self.theirs_name}: {_shown(self.theirs)}; "
-            f"{self.ratio:.2f}×, should be {self.bound}: {verdict}"
+            f"{self.ratio:.2f}×, should be {self.bound}: {_verdict(self.holds)}"
         )
 
 
@@ -64,6 +84,60 @@ class Memory:
         return f"{self.what} by {self.unit}\n{'':<10} {steps}"
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Times of the same job elsewhere, without a bound."""
+
+    what: str
+    times: Mapping[str, float]
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}: {_shown(time)}" for name, time in self.times.items())
+        return f"{self.what}\n{'':<10} {shown}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often several writers committed, each of them, in some seconds."""
+
+    what: str
+    seconds: float
+    commits: Sequence[int]
+    refused: int = 0
+
+    @property
+    def per_second(self) -> float:
+        """The commits of all writers together."""
+        return sum(self.commits) / self.seconds
+
+    def __str__(self) -> str:
+        each = " + ".join(map(str, self.commits))
+        refused = f", {self.refused} refused and repeated" if self.refused else ""
+        return f"{self.what}\n{'':<10} {self.per_second:.1f} commits/s ({each}{refused})"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What several writers reach together, and the one with the least."""
+
+    what: str
+    alone: Rate
+    together: Rate
+    at_least: float
+    least_share: float
+
+    def __str__(self) -> str:
+        ratio = self.together.per_second / self.alone.per_second
+        mean = sum(self.together.commits) / len(self.together.commits)
+        share = min(self.together.commits) / mean if mean else 0
+        return (
+            f"{self.what}\n{'':<10} {ratio:.2f}× of one alone, should be at least "
+            f"{self.at_least:g}×: {_verdict(ratio >= self.at_least)}; the slowest has "
+            f"{share:.2f}× of the mean, should be at least {self.least_share:.2f}×: "
+            f"{_verdict(share >= self.least_share)}"
+        )
+
+
 def faster(what: str, ours: float, theirs_name: str, theirs: float, at_least: float) -> Measured:
     """How many times faster ours is."""
     ratio = theirs / ours
@@ -82,3 +156,7 @@ def cost(what: str, ours: float, theirs_name: str, theirs: float, at_most: float
 
 def _shown(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
+
+
+def _verdict(holds: bool) -> str:
+    return "ok" if holds else "MISSED"

@@ -18,8 +18,9 @@ import pytest
 import phalanx
 from integration.stores import Store
 from phalanx.model.schema import Schema
-from phalanx.storage import leaf
+from phalanx.storage import leaf, writing
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import change_properties
 from phalanx.table import changes
 
 SCHEMA = pa.schema([("k", pa.int32()), ("writer", pa.int32()), ("n", pa.int32())])
@@ -188,7 +189,7 @@ def test_of_two_evolutions_prepared_at_once_the_second_is_refused(root: str, sto
     with pytest.raises(phalanx.CommitConflict, match="another writer changed"):
         changes.evolve(manifest, "bucket(4, n)")
     with pytest.raises(phalanx.CommitConflict, match="another writer changed"):
-        manifest.change_properties(manifest.properties)
+        change_properties(manifest, manifest.properties)
     assert len(table.specs) == 2
 
 
@@ -314,14 +315,14 @@ def test_a_writer_whose_specs_are_outdated_removes_no_leaf(
 ) -> None:
     """Another writer evolves just after the new partitions are in the manifest."""
     table = created(root, store)
-    insert = Manifest.insert
+    insert = writing.insert
 
-    def insert_and_evolve(self: Manifest, rows: pa.Table) -> None:
-        insert(self, rows)
-        monkeypatch.setattr(Manifest, "insert", insert)
+    def insert_and_evolve(manifest: Manifest, rows: pa.Table) -> None:
+        insert(manifest, rows)
+        monkeypatch.setattr(writing, "insert", insert)
         phalanx.open(root, storage_options=store.storage_options).evolve("writer")
 
-    monkeypatch.setattr(Manifest, "insert", insert_and_evolve)
+    monkeypatch.setattr(writing, "insert", insert_and_evolve)
     with pytest.raises(phalanx.CommitConflict):
         table.append(rows_of([1, 2]))
     assert table.scan().count_rows() == 0

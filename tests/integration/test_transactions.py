@@ -25,6 +25,7 @@ from integration.stores import Store
 from phalanx.errors import CommitConflict, ForeignWrite, PartialWrite, PhalanxError
 from phalanx.storage import head
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import insert
 from phalanx.storage.publishing import publish
 from phalanx.table import staged, strong
 from phalanx.table.transaction import Transaction
@@ -538,7 +539,8 @@ def test_appendix_c_opens(root: str, store: Store) -> None:
         p.key.values[0]: f"{name}"
         for p, name in zip(table.plan().partitions, manifest.versions(), strict=True)
     }
-    manifest.insert(
+    insert(
+        manifest,
         pa.table(
             {
                 "object_id": [f"{ids['a']}$9", f"{ids['a']}$10", f"{ids['b']}$1"],
@@ -546,7 +548,7 @@ def test_appendix_c_opens(root: str, store: Store) -> None:
                 "metadata": ["{}"] * 3,
                 "read_version": pa.array([3, 2, 3], pa.uint64()),
             }
-        )
+        ),
     )
     manifest.latest().dataset.update_metadata({"phalanx.mode": ""})
     opened = again(table)

@@ -25,6 +25,7 @@ from phalanx.storage.head import (
     with_head,
 )
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import change
 from phalanx.storage.naming import SEPARATOR
 from phalanx.storage.steps import Step, reach
 
@@ -128,7 +129,7 @@ def move_horizon(manifest: Manifest, head: Head, expiry: Expiry, moment: datetim
     if head.horizon:
         moment = max(moment, datetime.fromisoformat(head.horizon) + timedelta(microseconds=1))
     moved = dataclasses.replace(head, horizon=moment.isoformat(timespec="microseconds"))
-    manifest.change(head_row(moved), expiry.addresses)
+    change(manifest, head_row(moved), expiry.addresses)
     reach(Step.HORIZON_MOVED)
     return moved
 

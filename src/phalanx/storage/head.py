@@ -22,6 +22,7 @@ from phalanx.errors import CommitConflict, PhalanxError, UnknownOutcome
 from phalanx.planning.scan import ROW_ADDRESS
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import change, completed, upsert
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR
 from phalanx.storage.races import Result, Unsettled, is_lost_race, settling, until_won
@@ -169,19 +170,19 @@ def commit(
     rows = pa.concat_tables(
         [
             _table_rows(manifest, manifest.rows_at(found), leaves, new),
-            manifest.completed(_version_rows(leaves, number)),
-            manifest.completed(_plain_rows(ours, PHALANX)),
+            completed(manifest, _version_rows(leaves, number)),
+            completed(manifest, _plain_rows(ours, PHALANX)),
         ]
     )
     fence = manifest.row(HEAD).column(ADDRESS).to_numpy()
     reach(Step.COMMITTING)
     try:
         if len(fence):
-            manifest.change(rows, np.concatenate([found, fence]))
+            change(manifest, rows, np.concatenate([found, fence]))
         else:
             # Of two first commits a merge refuses one, by the primary key of the head row.
             with settling():
-                manifest.upsert(rows)
+                upsert(manifest, rows)
         with settling():
             reach(Step.COMMITTED)
     except OSError as error:
@@ -231,16 +232,18 @@ def _table_rows(
     manifest: Manifest, found: pa.Table, leaves: Sequence[LeafVersion], new: pa.Table | None
 ) -> pa.Table:
     """The rows of the leaves, as they are but for the version, and those of new partitions."""
-    rows = manifest.completed(found)
+    rows = completed(manifest, found)
     if new is not None:
         # Namespaces that several partitions share may be there already.
         there = manifest.rows_of(new.column("object_id").to_pylist()).column("object_id")
         made = new.filter(pc.invert(pc.is_in(new.column("object_id"), there)))
-        rows = pa.concat_tables([rows, manifest.completed(made)])
+        rows = pa.concat_tables([rows, completed(manifest, made)])
     versions = {leaf.object_id: leaf.version for leaf in leaves}
     listed = [versions.get(name) for name in rows.column("object_id").to_pylist()]
     place = rows.column_names.index("read_version")
-    return manifest.completed(rows.set_column(place, "read_version", pa.array(listed, pa.uint64())))
+    return completed(
+        manifest, rows.set_column(place, "read_version", pa.array(listed, pa.uint64()))
+    )
 
 
 def _version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
@@ -326,7 +329,7 @@ def leave_strong(manifest: Manifest) -> None:
     if not rows.num_rows:
         return
     tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
-    manifest.change(tables.drop_columns("read_version"), rows.column(ADDRESS).to_numpy())
+    change(manifest, tables.drop_columns("read_version"), rows.column(ADDRESS).to_numpy())
     reach(Step.STRONG_ROWS_REMOVED)
 
 

@@ -7,11 +7,9 @@ rows are merged, and why with these options, `tests/integration/test_lance_facts
 from __future__ import annotations
 
 import copy
-import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import lance
 import numpy as np
@@ -22,35 +20,22 @@ import pyarrow.compute as pc
 from phalanx.errors import (
     CommitConflict,
     NotPartitioned,
-    PhalanxError,
     StorageFailure,
     UnknownSpec,
 )
 from phalanx.model.grouping import positions
 from phalanx.model.partition_key import key_columns
-from phalanx.model.spec import PartitionField
 from phalanx.planning.pruning import Pruning
 from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.known_leaves import KnownLeaves
 from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
 from phalanx.storage.location import Location
-from phalanx.storage.manifest_rows import ADDRESS, Addresses, change_rows, is_piled_up
+from phalanx.storage.manifest_rows import ADDRESS, Addresses
 from phalanx.storage.naming import SEPARATOR, spec_namespace
-from phalanx.storage.properties import EPOCH, MODE, WRITER_FLAG, Properties, properties_of
-from phalanx.storage.races import is_lost_race
-from phalanx.storage.steps import Step, reach
+from phalanx.storage.properties import MODE, Properties, properties_of
 
 DIRECTORY = "__manifest"
-_PRIMARY_KEY = {b"lance-schema:unenforced-primary-key:position": b"0"}
-_FIXED_COLUMNS = [
-    pa.field("object_id", pa.string(), nullable=False, metadata=_PRIMARY_KEY),
-    pa.field("object_type", pa.string(), nullable=False),
-    pa.field("location", pa.string()),
-    pa.field("metadata", pa.string()),
-    pa.field("base_objects", pa.list_(pa.field("object_id", pa.string()))),
-    pa.field("read_version", pa.uint64()),
-]
 # Up to here reading all rows costs no more than having Lance filter them.
 _FEW_ROWS = 4096
 # More ids than these are not put into a filter.
@@ -75,41 +60,6 @@ class Manifest:
         self._later: Manifest | None = None
         self._is_staged = False
         self._rows: dict[str, pa.Table] = {}
-
-    @classmethod
-    def create(cls, root: Location, properties: Properties) -> Manifest:
-        """A new namespace without partitions: all of it appears at once, or nothing does."""
-        fields = [field for spec in properties.specs.values() for field in spec.fields]
-        schema = pa.schema([*_FIXED_COLUMNS, *map(_column, fields)])
-        rows = plain_rows(
-            [(spec_namespace(number), "namespace", None) for number in properties.specs]
-        )
-        table = pa.Table.from_arrays(
-            [
-                rows.column(name) if name in rows.column_names else pa.nulls(len(rows), kind)
-                for name, kind in zip(schema.names, schema.types, strict=True)
-            ],
-            schema=schema,
-        )
-        try:
-            staged = lance.write_dataset(table, f"memory://{uuid.uuid4().hex}")
-            staged.update_metadata({**WRITER_FLAG, **properties.to_metadata()})
-        except (OSError, ValueError) as error:
-            raise PhalanxError(
-                f"Cannot create {root}: Lance refuses its manifest: {plain_reason(error)}"
-            ) from None
-        where = root.child(DIRECTORY)
-        try:
-            staged.deep_clone(where.uri, staged.version, storage_options=root.storage_options)
-        except OSError as error:
-            if _exists(where):
-                raise PhalanxError(
-                    f"Cannot create {root}: a namespace exists there. Open it with phalanx.open, "
-                    "or choose another path."
-                ) from None
-            raise StorageFailure(f"Cannot create {root}: {plain_reason(error)}") from None
-        reach(Step.MANIFEST_CREATED)
-        return cls(root, where.open())
 
     @classmethod
     def open(cls, root: Location, earlier: Manifest | None = None) -> Manifest:
@@ -359,7 +309,7 @@ class Manifest:
                 "by something else, or its properties were lost. Restore the property."
             )
 
-    # ── writing ──────────────────────────────────────────────────────────────────────────────
+    # ── partition keys ───────────────────────────────────────────────────────────────────────
 
     def missing(self, keys: pa.Table) -> pa.Table:
         """The partition keys, all of the newest spec, that no leaf table has."""
@@ -375,134 +325,8 @@ class Manifest:
         names = [field.field_id for field in self.properties.specs[spec_id].fields]
         return key_columns(spec_id, leaves.select(names), leaves.num_rows)
 
-    def insert(self, rows: pa.Table) -> None:
-        """Add the rows that are not there, in one commit; a lost race if one is there by now."""
-        ids = rows.column("object_id")
-        assert len(pc.unique(ids)) == len(ids), "duplicate keys would both be inserted"
-        # A promotion that was cut off has made a column wider than its field is yet.
-        columns = pa.schema([self.dataset.schema.field(name) for name in rows.column_names])
-        rows = pa.table(
-            [rows.column(field.name).cast(field.type) for field in columns], schema=columns
-        )
-        merge = self._writable().merge_insert("object_id").when_not_matched_insert_all()
-        merge.use_index(False).conflict_retries(0).execute(rows)
-        self._tidy()
-
-    def _writable(self) -> lance.LanceDataset:
-        """This version once more: what writes to a table moves it to the version that it made."""
-        return self.root.child(DIRECTORY).open(self.version)
-
-    def _tidy(self) -> None:
-        """Write small fragments anew as one; whoever comes in between does it the next time."""
-        latest = self.latest()
-        if is_piled_up(latest.dataset):
-            with suppress(OSError):
-                latest.change(latest.dataset.schema.empty_table(), np.empty(0, np.uint64))
-
-    def upsert(self, rows: pa.Table) -> None:
-        """Put rows in place, new or not, in one commit; a lost race if one came meanwhile.
-
-        Columns that the rows do not have become NULL: those that are there come whole.
-        """
-        merge = self._writable().merge_insert("object_id").when_matched_update_all()
-        merge = merge.when_not_matched_insert_all().use_index(False).conflict_retries(0)
-        merge.execute(self.completed(rows))
-
-    def change(self, added: pa.Table, removed: Addresses) -> None:
-        """Add rows, and remove those at some addresses of this version, in one commit.
-
-        A lost race if others removed rows of the same fragments meanwhile.
-        """
-        rows = self.completed(added)
-        change_rows(self.dataset, self.root.child(DIRECTORY), rows, removed)
-
-    def completed(self, rows: pa.Table) -> pa.Table:
-        """The rows with all columns of the manifest, NULL where they have none."""
-        ids = rows.column("object_id")
-        assert len(pc.unique(ids)) == len(ids), "duplicate keys would both be inserted"
-        schema = self.dataset.schema
-        columns = [
-            rows.column(field.name).cast(field.type)
-            if field.name in rows.column_names
-            else pa.nulls(rows.num_rows, field.type)
-            for field in schema
-        ]
-        return pa.table(columns, schema=schema)
-
-    def change_properties(self, properties: Properties) -> Manifest:
-        """Put other properties in place; `CommitConflict` if someone else changed them first."""
-        return self.put_properties(replace(properties, epoch=self.properties.epoch + 1))
-
-    def put_properties(self, properties: Properties) -> Manifest:
-        """The same, for a change that nobody needs to be told of."""
-        try:
-            self._writable().update_metadata({**properties.to_metadata()})
-        except OSError as error:
-            if not is_lost_race(error):
-                raise
-            raise CommitConflict(
-                f"Cannot change {self.root}: another writer changed its schema or its specs at "
-                f"the same time ({EPOCH} {self.properties.epoch} is over). Look at the table as "
-                "it is now, and try again."
-            ) from None
-        reach(Step.PROPERTIES_CHANGED)
-        return self.latest()
-
-    def add_columns(self, fields: Iterable[PartitionField]) -> None:
-        """Give each partition field its column, where it has none."""
-        present = {column.name: column.type for column in self.dataset.schema}
-        # The column of a field that an earlier spec has too may be wider, never gone.
-        used = {field.column for spec in self.properties.specs.values() for field in spec.fields}
-        new = [
-            field
-            for field in fields
-            if field.column not in used and present.get(field.column) != field.result_type
-        ]
-        dataset = self._writable()
-        # An evolution that lost its race may have left a column of another type behind.
-        if stale := [field.column for field in new if field.column in present]:
-            dataset.drop_columns(stale)
-            reach(Step.COLUMNS_CHANGED)
-        if new:
-            dataset.add_columns([_column(field) for field in new])
-            reach(Step.COLUMNS_CHANGED)
-
-    def widen_columns(self, fields: Iterable[PartitionField]) -> None:
-        """Give the column of each partition field the type the field now has."""
-        dataset = self._writable()
-        for field in fields:
-            if dataset.schema.field(field.column).type != field.result_type:
-                change: Any = {"path": field.column, "data_type": field.result_type}
-                dataset.alter_columns(change)
-                reach(Step.COLUMNS_CHANGED)
-
-
-def _column(field: PartitionField) -> pa.Field:
-    return pa.field(field.column, field.result_type)
-
-
-def plain_rows(rows: list[tuple[str, str, str | None]]) -> pa.Table:
-    """Manifest rows of namespaces and tables: id, type and location."""
-    object_ids, kinds, locations = zip(*rows, strict=True)
-    return pa.table(
-        {
-            "object_id": pa.array(object_ids, pa.string()),
-            "object_type": pa.array(kinds, pa.string()),
-            "location": pa.array(locations, pa.string()),
-            "metadata": pa.repeat(pa.scalar("{}"), len(rows)),
-        }
-    )
-
 
 def _named(object_ids: Iterable[str]) -> str:
     """The condition that a row has one of these ids."""
     listed = ", ".join("'" + name.replace("'", "''") + "'" for name in object_ids)
     return f"object_id IN ({listed})" if listed else "false"
-
-
-def _exists(where: Location) -> bool:
-    try:
-        where.open()
-    except (OSError, ValueError):
-        return False
-    return True

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from phalanx.model.spec import PartitionSpec
-from phalanx.storage.manifest import Manifest, plain_rows
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import plain_rows
 from phalanx.storage.naming import (
     SEPARATOR,
     leaf_directory,

@@ -25,6 +25,7 @@ from phalanx.storage import leaf
 from phalanx.storage.leaf import Change, Deletion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import insert
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.races import until_won
@@ -85,7 +86,7 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
         schema = current.properties.schema
         in_parallel(lambda each: leaf.create(current.root.child(each[1]), schema), fresh)
         made.update(fresh)
-        current.insert(rows)
+        insert(current, rows)
         return current.latest()
 
     try:

@@ -24,6 +24,7 @@ from phalanx.storage.adoption import (
 )
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import insert
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.races import until_won
 
@@ -63,7 +64,7 @@ def adopt(
         renumber(claim(dataset, owner, current.root, location), properties.schema, location)
         rows = new_partitions(current, key, {})
         locations = pc.if_else(rows.column("location").is_valid(), place, None)
-        current.insert(rows.set_column(rows.column_names.index("location"), "location", locations))
+        insert(current, rows.set_column(rows.column_names.index("location"), "location", locations))
         [found] = keys_of(key)
         return found
 

@@ -22,6 +22,13 @@ from phalanx.model.truncate import Truncate
 from phalanx.planning.scan import LOCATION
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import (
+    add_columns,
+    change_properties,
+    insert,
+    put_properties,
+    widen_columns,
+)
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
 from phalanx.storage.properties import Properties
@@ -38,9 +45,9 @@ def evolve(manifest: Manifest, partition_by: PartitionBy) -> tuple[Manifest, Par
     spec = next_spec(partition_by, start.schema, start.specs)
     if spec.fields == start.spec.fields:
         return manifest, start.spec
-    manifest = _prepared(manifest, lambda latest: latest.add_columns(spec.fields))
+    manifest = _prepared(manifest, lambda latest: add_columns(latest, spec.fields))
     changed = dataclasses.replace(start, specs={**start.specs, spec.id: spec})
-    manifest = manifest.change_properties(changed)
+    manifest = change_properties(manifest, changed)
     if manifest.properties.mode == "strong":
         return complete(manifest), spec
     _insert_spec_namespace(manifest)
@@ -113,8 +120,8 @@ def change_schema(
     changed = dataclasses.replace(change(start), pending=wanted)
     wider = [field for spec in changed.specs.values() for field in spec.fields]
     if changed.specs != start.specs:
-        manifest = _prepared(manifest, lambda latest: latest.widen_columns(wider))
-    return finish(manifest.change_properties(changed))
+        manifest = _prepared(manifest, lambda latest: widen_columns(latest, wider))
+    return finish(change_properties(manifest, changed))
 
 
 def finish(manifest: Manifest) -> Manifest:
@@ -140,7 +147,7 @@ def _without_pending(manifest: Manifest, done: str | None) -> Manifest:
     """Note that a change has reached every leaf, unless another one has come since."""
     with suppress(CommitConflict):
         if manifest.properties.pending == done:
-            manifest.put_properties(dataclasses.replace(manifest.properties, pending=None))
+            put_properties(manifest, dataclasses.replace(manifest.properties, pending=None))
     return manifest.latest()
 
 
@@ -168,6 +175,6 @@ def _prepared(manifest: Manifest, prepare: Callable[[Manifest], None]) -> Manife
 def _insert_spec_namespace(manifest: Manifest) -> None:
     def attempt() -> None:
         latest = manifest.latest()
-        latest.insert(spec_namespace_row(latest))
+        insert(latest, spec_namespace_row(latest))
 
     until_won(attempt)

@@ -15,6 +15,7 @@ from phalanx.planning.scan import READ_VERSION
 from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import change_properties
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
 from phalanx.storage.publishing import follow, locations_of, publish
@@ -125,12 +126,12 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
             # What an earlier strong time has left would be taken for the leaves' state.
             head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
             changed = dataclasses.replace(manifest.latest().properties, mode="strong")
-            manifest = manifest.latest().change_properties(changed)
+            manifest = change_properties(manifest.latest(), changed)
         return complete(manifest)
     if manifest.properties.mode == "strong":
         # What stands on a main branch past Phalanx is told before anything changes.
         manifest = publish(begin(manifest)[0])
-        manifest.change_properties(dataclasses.replace(manifest.properties, pending=_LEAVING))
+        change_properties(manifest, dataclasses.replace(manifest.properties, pending=_LEAVING))
         manifest = complete(manifest)
     head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
     return manifest.latest()
@@ -143,6 +144,6 @@ def _left(manifest: Manifest, found: Head) -> Manifest:
     manifest = publish(manifest)
     properties = dataclasses.replace(manifest.properties, mode="weak", pending=None)
     try:
-        return manifest.change_properties(properties)
+        return change_properties(manifest, properties)
     except CommitConflict:
         return manifest.latest()

@@ -18,6 +18,7 @@ from phalanx.model.partition_key import PartitionKey
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.scan import ScanPlan
+from phalanx.storage import creation
 from phalanx.storage.failures import told
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
@@ -325,7 +326,7 @@ def create(
     check_storable(numbered)
     spec = next_spec(partition_by, numbered, {})
     properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None)
-    manifest = Manifest.create(Location.of(uri, storage_options), properties)
+    manifest = creation.create(Location.of(uri, storage_options), properties)
     return Table(strong.complete(manifest) if transaction == "strong" else manifest)
 
 

@@ -1,0 +1,151 @@
+"""Commits to the manifest: rows that come and go, properties, and the columns of partition fields.
+
+A manifest is one version: none of these moves it. A lost race raises, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phalanx.errors import CommitConflict
+from phalanx.model.spec import PartitionField
+from phalanx.storage.manifest import DIRECTORY, Manifest
+from phalanx.storage.manifest_rows import Addresses, change_rows, is_piled_up
+from phalanx.storage.properties import EPOCH, Properties
+from phalanx.storage.races import is_lost_race
+from phalanx.storage.steps import Step, reach
+
+
+def insert(manifest: Manifest, rows: pa.Table) -> None:
+    """Add the rows that are not there, in one commit; a lost race if one is there by now."""
+    ids = rows.column("object_id")
+    assert len(pc.unique(ids)) == len(ids), "duplicate keys would both be inserted"
+    # A promotion that was cut off has made a column wider than its field is yet.
+    columns = pa.schema([manifest.dataset.schema.field(name) for name in rows.column_names])
+    rows = pa.table([rows.column(field.name).cast(field.type) for field in columns], schema=columns)
+    merge = _writable(manifest).merge_insert("object_id").when_not_matched_insert_all()
+    merge.use_index(False).conflict_retries(0).execute(rows)
+    _tidy(manifest)
+
+
+def _writable(manifest: Manifest) -> lance.LanceDataset:
+    """This version once more: what writes to a table moves it to the version that it made."""
+    return manifest.root.child(DIRECTORY).open(manifest.version)
+
+
+def _tidy(manifest: Manifest) -> None:
+    """Write small fragments anew as one; whoever comes in between does it the next time."""
+    latest = manifest.latest()
+    if is_piled_up(latest.dataset):
+        with suppress(OSError):
+            change(latest, latest.dataset.schema.empty_table(), np.empty(0, np.uint64))
+
+
+def upsert(manifest: Manifest, rows: pa.Table) -> None:
+    """Put rows in place, new or not, in one commit; a lost race if one came meanwhile.
+
+    Columns that the rows do not have become NULL: those that are there come whole.
+    """
+    merge = _writable(manifest).merge_insert("object_id").when_matched_update_all()
+    merge = merge.when_not_matched_insert_all().use_index(False).conflict_retries(0)
+    merge.execute(completed(manifest, rows))
+
+
+def change(manifest: Manifest, added: pa.Table, removed: Addresses) -> None:
+    """Add rows, and remove those at some addresses of this version, in one commit.
+
+    A lost race if others removed rows of the same fragments meanwhile.
+    """
+    rows = completed(manifest, added)
+    change_rows(manifest.dataset, manifest.root.child(DIRECTORY), rows, removed)
+
+
+def completed(manifest: Manifest, rows: pa.Table) -> pa.Table:
+    """The rows with all columns of the manifest, NULL where they have none."""
+    ids = rows.column("object_id")
+    assert len(pc.unique(ids)) == len(ids), "duplicate keys would both be inserted"
+    schema = manifest.dataset.schema
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def change_properties(manifest: Manifest, properties: Properties) -> Manifest:
+    """Put other properties in place; `CommitConflict` if someone else changed them first."""
+    return put_properties(manifest, replace(properties, epoch=manifest.properties.epoch + 1))
+
+
+def put_properties(manifest: Manifest, properties: Properties) -> Manifest:
+    """The same, for a change that nobody needs to be told of."""
+    try:
+        _writable(manifest).update_metadata({**properties.to_metadata()})
+    except OSError as error:
+        if not is_lost_race(error):
+            raise
+        raise CommitConflict(
+            f"Cannot change {manifest.root}: another writer changed its schema or its specs at "
+            f"the same time ({EPOCH} {manifest.properties.epoch} is over). Look at the table as "
+            "it is now, and try again."
+        ) from None
+    reach(Step.PROPERTIES_CHANGED)
+    return manifest.latest()
+
+
+def add_columns(manifest: Manifest, fields: Iterable[PartitionField]) -> None:
+    """Give each partition field its column, where it has none."""
+    present = {column.name: column.type for column in manifest.dataset.schema}
+    # The column of a field that an earlier spec has too may be wider, never gone.
+    used = {field.column for spec in manifest.properties.specs.values() for field in spec.fields}
+    new = [
+        field
+        for field in fields
+        if field.column not in used and present.get(field.column) != field.result_type
+    ]
+    dataset = _writable(manifest)
+    # An evolution that lost its race may have left a column of another type behind.
+    if stale := [field.column for field in new if field.column in present]:
+        dataset.drop_columns(stale)
+        reach(Step.COLUMNS_CHANGED)
+    if new:
+        dataset.add_columns([column_of(field) for field in new])
+        reach(Step.COLUMNS_CHANGED)
+
+
+def widen_columns(manifest: Manifest, fields: Iterable[PartitionField]) -> None:
+    """Give the column of each partition field the type the field now has."""
+    dataset = _writable(manifest)
+    for field in fields:
+        if dataset.schema.field(field.column).type != field.result_type:
+            change: Any = {"path": field.column, "data_type": field.result_type}
+            dataset.alter_columns(change)
+            reach(Step.COLUMNS_CHANGED)
+
+
+def column_of(field: PartitionField) -> pa.Field:
+    """The manifest's column of a partition field."""
+    return pa.field(field.column, field.result_type)
+
+
+def plain_rows(rows: list[tuple[str, str, str | None]]) -> pa.Table:
+    """Manifest rows of namespaces and tables: id, type and location."""
+    object_ids, kinds, locations = zip(*rows, strict=True)
+    return pa.table(
+        {
+            "object_id": pa.array(object_ids, pa.string()),
+            "object_type": pa.array(kinds, pa.string()),
+            "location": pa.array(locations, pa.string()),
+            "metadata": pa.repeat(pa.scalar("{}"), len(rows)),
+        }
+    )
