@@ -30,7 +30,7 @@ format: $(READY) ## Fix what ruff can fix, and format the code
 bench: $(READY) ## Measure, and print the numbers
 	@$(BIN)/python -m bench
 
-soak: $(READY) ## Many more examples, a death at every moment, and tables on S3
+soak: $(READY) ## Many more examples, a death at every step, long races, a failing store, and tables on S3
 	PHALANX_PROFILE=soak $(BIN)/pytest tests/properties tests/faults $(ARGS)
 	PHALANX_TEST_STORE=s3 $(BIN)/pytest tests/integration $(ARGS)
 

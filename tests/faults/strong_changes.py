@@ -95,6 +95,7 @@ CHANGES = {
     "discard foreign writes": Change(
         lambda table: table.discard_foreign_writes(), prepare=_foreign_write
     ),
+    "vacuum": Change(lambda table: table.vacuum(timedelta(0))),
 }
 
 

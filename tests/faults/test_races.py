@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import lance
 import pytest
 
 from faults.history import Rule, anomalies
-from faults.racing import Race, count, create, recorded, run, toggle, versions_in
+from faults.racing import (
+    Race,
+    check_rows,
+    count,
+    create,
+    recorded,
+    run,
+    toggle,
+    vacuum,
+    versions_in,
+)
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 LONGEST = 1800 if SOAK else 240
@@ -42,6 +53,27 @@ def test_counters_are_exact(race: Race, isolation: str) -> None:
     for partition in table.plan().partitions:
         held = table.partition(k=partition.key.values[0]).to_table()
         assert lance.dataset(partition.location).to_table() == held
+
+
+def test_counters_beside_vacuum(race: Race) -> None:
+    """Old snapshots go while others commit and read."""
+    processes, each = (4, 40) if SOAK else (2, 4)
+    table = create(race, KEYS, 0)
+    run(
+        race,
+        *((count, (number, each, KEYS, "snapshot")) for number in range(processes)),
+        (vacuum, (20 if SOAK else 2, timedelta(seconds=2 if SOAK else 1))),
+        longest=LONGEST,
+    )
+    table.vacuum(timedelta(0))
+    history = recorded(race)
+    committed = [one for one in history if one.committed is not None]
+    assert len(committed) == processes * each
+    rows = table.scan().to_arrow()
+    check_rows(rows)
+    assert len(rows) == len(KEYS) + sum(len(one.writes) for one in committed)
+    assert table.snapshots()["id"].to_pylist() == [processes * each + 2]
+    assert anomalies(history, "snapshot") == []
 
 
 @pytest.mark.parametrize("isolation", ["snapshot", "serializable"])

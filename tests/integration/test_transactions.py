@@ -352,28 +352,30 @@ for turn in range(4):
 
 def test_racing_processes_lose_nothing(table: phalanx.Table) -> None:
     options = json.dumps(table._manifest.root.storage_options)
+    # A commit is hundreds of requests there when others commit too, and the server is slow.
+    numbers = range(100, 108 if table._manifest.root.is_local else 103)
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, table.uri, options, str(number)])
-        for number in range(100, 108)
+        for number in numbers
     ]
-    assert [writer.wait() for writer in writers] == [0] * 8
+    assert [writer.wait() for writer in writers] == [0] * len(numbers)
     found = Counter(held(table, "n >= 100"))
     expected = Counter(
         (k, number)
-        for number in range(100, 108)
+        for number in numbers
         for turn in range(4)
         for k in ("a", f"shared {turn}", f"own {number}")
     )
     assert found == expected
     assert on_main(table) == held(table)
     snapshots = table.snapshots()
-    assert snapshots["id"].to_pylist() == list(range(1, 35))
+    last = 2 + 4 * len(numbers)
+    assert snapshots["id"].to_pylist() == list(range(1, last + 1))
     times = snapshots["time"].to_pylist()
     assert times == sorted(times)
     # Every snapshot has whole transactions: three rows each.
-    assert [table.at(number).scan("n >= 100").count_rows() for number in range(2, 35)] == list(
-        range(0, 99, 3)
-    )
+    counts = [table.at(each).scan("n >= 100").count_rows() for each in range(2, last + 1)]
+    assert counts == list(range(0, 3 * (last - 1), 3))
 
 
 # ── snapshots ────────────────────────────────────────────────────────────────────────────────

@@ -53,11 +53,11 @@ class Debris:
 
     def remove(self) -> None:
         """Delete it: versions first, so that none is ever there without its files."""
-        for of_versions in (True, False):
+        for of_versions, step in ((True, Step.VERSIONS_DELETED), (False, Step.FILES_DELETED)):
             chosen = [file for file in self.files if (file.kind == VERSION) is of_versions]
             for folder, files in groupby(chosen, lambda file: file.folder):
                 folder.delete([file.path for file in files])
-            reach(Step.VERSIONS_DELETED if of_versions else Step.FILES_DELETED)
+            reach(step)
         for folder, files in groupby(self.files, lambda file: file.folder):
             folder.remove_empty({path for file in files for path in _folders_of_its_own(file)})
 
