@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import lance
@@ -23,7 +22,6 @@ import phalanx
 from faults.deaths import counted, failing_at, killed_at
 from faults.strong_changes import CHANGES, Change, make_template, prepared
 from phalanx.storage.location import session
-from phalanx.storage.publishing import locations_of
 from phalanx.storage.steps import Step
 
 Rows = Counter[tuple[Any, ...]]
@@ -194,36 +192,6 @@ def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) ->
         assert again == new.contents, when
     assert table.mode == expected.mode, when
     assert_linear(table)
-    if table.mode == "strong":
-        check_vacuum(table, when)
-
-
-def check_vacuum(table: phalanx.Table, when: str) -> None:
-    """All that died goes, and nothing that lives."""
-    with table.transaction():
-        # Whoever comes first completes a change that was cut off.
-        before = contents(table)
-    # The clock of the store goes on.
-    sleep(0.02)
-    table.vacuum(timedelta(0))
-    assert contents(table) == before, when
-    assert list(history(table).values()) == [before], when
-    manifest = table._manifest.latest()
-    locations = locations_of(manifest)
-    for name, version in manifest.versions().items():
-        main, read = locations[name].open_leaf(), locations[name].open_leaf(version)
-        assert rows_of(main.to_table()) == rows_of(read.to_table()), (when, name)
-    root = Path(table.uri)
-    listed = [Path(each.location).relative_to(root) for each in table.plan().partitions]
-    kept = {path.relative_to(root).parent.parent for path in root.glob("*/data/*.lance")}
-    assert kept - {Path("__manifest")} <= set(listed), when
-    needed = Counter(
-        f"{row['location']}/data/{path}"
-        for row in table.files().to_pylist()
-        for path in row["paths"]
-    )
-    stored = Counter(str(path) for leaf in listed for path in (root / leaf / "data").glob("*"))
-    assert stored == needed, when
 
 
 def check_the_next_writer(root: Path, copy: Path, when: str, has_foreign_writes: bool) -> None:
@@ -293,22 +261,6 @@ def listed_by(table: phalanx.Table) -> set[str]:
             if (deleted := fragment.deletion_file()) is not None:
                 found.add(f"{name}/{deleted}")
     return found
-
-
-@pytest.mark.parametrize("step", sorted(VACUUM, key=lambda step: step.name))
-def test_a_killed_vacuum(template: Path, tmp_path: Path, step: Step) -> None:
-    root = tmp_path / "table"
-    shutil.copytree(template, root)
-    before = State.of(phalanx.open(root))
-    time.sleep(0.02)
-    assert killed_at(step, 1, root, "vacuum")
-    table = phalanx.open(root)
-    newest = max(before.history)
-    assert table.snapshots()["id"].to_pylist() == [newest]
-    assert contents(table) == contents(table.at(newest)) == before.contents
-    assert mains(table) == before.mains
-    table.append(table.scan(limit=1).to_arrow())
-    check_vacuum(root, tmp_path / "next", step.name)
 
 
 def test_a_killed_creation(tmp_path: Path) -> None:
