@@ -44,6 +44,17 @@ def test_a_described_schema_creates_the_same_table(events: str, tmp_path: Path) 
     assert run_json("describe", uri)["specs"][0]["fields"] == described["specs"][0]["fields"]
 
 
+def test_a_strong_table_has_snapshots_from_the_start(tmp_path: Path) -> None:
+    pq.write_table(ROWS, tmp_path / "rows.parquet")
+    uri, file = str(tmp_path / "strong"), str(tmp_path / "rows.parquet")
+    strong = ("--partition-by", SPEC, "--transaction", "strong")
+    assert run("create", uri, "--like", file, *strong).exit_code == 0
+    assert run("append", uri, file).exit_code == 0
+    assert [each["operation"] for each in run_json("snapshots", uri)] == ["create", "append"]
+    unknown = run("create", f"{uri}2", "--like", file, *strong[:3], "big")
+    assert unknown.exit_code == 2
+
+
 def test_describe_counts_by_spec(events: str) -> None:
     assert run_json("evolve", events, "bucket(4, id)")["partition_by"] == "bucket(4, id)"
     phalanx.open(events).append(ROWS.slice(0, 2))

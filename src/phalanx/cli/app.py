@@ -17,6 +17,7 @@ from phalanx.cli import descriptions, history, json_text
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
+    Mode,
     Output,
     OutputOption,
     SnapshotOption,
@@ -89,6 +90,9 @@ def create(
     ] = None,
     format: FormatOption = None,
     null: NullOption = None,
+    transaction: Annotated[
+        Mode, typer.Option(help="Commit each partition for itself (weak), or all as one (strong).")
+    ] = Mode.WEAK,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
@@ -101,7 +105,9 @@ def create(
     else:
         assert schema is not None
         columns = _schema_in(schema)
-    table = create_table(uri, columns, partition_by, storage_options=options)
+    table = create_table(
+        uri, columns, partition_by, transaction=transaction.value, storage_options=options
+    )
     made = descriptions.table_to_dict(table)
     if output is Output.JSON:
         typer.echo(json_text.dumps(made, indent=2))

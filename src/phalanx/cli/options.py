@@ -17,6 +17,13 @@ class Output(StrEnum):
     JSON = "json"
 
 
+class Mode(StrEnum):
+    """How writes to several partitions are committed."""
+
+    WEAK = "weak"
+    STRONG = "strong"
+
+
 Uri = Annotated[
     str,
     typer.Argument(metavar="URI", help="Where the table is: a path or URI.", show_default=False),
