@@ -330,6 +330,22 @@ def test_a_writer_whose_specs_are_outdated_removes_no_leaf(
     assert table.scan().to_arrow().column("k").to_pylist() == [1, 2]
 
 
+@pytest.mark.parametrize("mode", ["weak", "strong"])
+def test_a_table_that_evolves_while_its_rows_come_in(root: str, store: Store, mode: str) -> None:
+    table = created(root, store)
+    table.set_mode(mode)
+    table.append(rows_of([1]))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from rows_of([2]).to_batches()
+        table.evolve("bucket(4, n)")
+        yield from rows_of([3]).to_batches()
+
+    with pytest.raises(phalanx.CommitConflict, match="changed its schema or its specs"):
+        table.append(pa.RecordBatchReader.from_batches(table.schema, batches()))
+    assert table.scan().count_rows() == table.plan().total_partitions == 1
+
+
 def test_a_late_delete_does_not_undo_a_schema_change(
     root: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +26,7 @@ from integration.stores import Store
 from phalanx.errors import CommitConflict, ForeignWrite, PartialWrite, PhalanxError
 from phalanx.storage import head
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import insert
+from phalanx.storage.manifest_changes import insert, upsert
 from phalanx.storage.publishing import publish
 from phalanx.table import staged, strong
 from phalanx.table.transaction import Transaction
@@ -252,6 +253,54 @@ def test_a_statement_alone_is_tried_again(
     assert table.snapshots()["operation"].to_pylist()[2:] == ["overwrite_partitions"] * 3
 
 
+def test_a_transaction_in_several_threads(table: phalanx.Table) -> None:
+    """Each statement stands on the one before it."""
+    with table.transaction() as txn, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: txn.append(rows(("a", n), (f"new {n % 2}", n))), range(10, 18)))
+    assert table.snapshots()["rows_added"].to_pylist()[-1] == 16
+    assert len(held(again(table))) == 3 + 16
+    assert held(table, "k = 'new 1'") == [("new 1", n) for n in range(11, 18, 2)]
+
+
+def test_a_manifest_with_stable_row_ids(table: phalanx.Table) -> None:
+    """Another writer may have made it: rows do not go by their addresses there."""
+    manifest = Manifest.open(table._manifest.root)
+    where, options = manifest.root.child("__manifest"), manifest.root.storage_options
+    everything, metadata = manifest.dataset.to_table(), dict(manifest.dataset.metadata)
+    mixed = everything.take([*range(3, everything.num_rows), 1, 0, 2])
+    lance.LanceDataset.drop(where.uri, options)
+    half = everything.num_rows // 2
+    lance.write_dataset(
+        mixed.slice(0, half), where.uri, enable_stable_row_ids=True, storage_options=options
+    )
+    dataset = lance.write_dataset(
+        mixed.slice(half), where.uri, mode="append", storage_options=options
+    )
+    dataset.update_metadata(metadata)
+    for number in range(10, 22):
+        again(table).append(rows(("a", number), ("b", number), (f"new {number}", number)))
+    assert len(held(again(table))) == 3 + 36
+    names = Manifest.open(manifest.root).dataset.to_table().column("object_id").to_pylist()
+    assert len(names) == len(set(names))
+
+
+def test_rows_of_a_leaf_with_stable_row_ids_stay_apart(root: str, store: Store) -> None:
+    table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
+    leaf = f"{root}/mine.lance"
+    options = {"storage_options": store.storage_options}
+    first = rows(*(("a", n) for n in range(50)))
+    made = lance.write_dataset(first, leaf, enable_stable_row_ids=True, **options)
+    table.adopt(leaf)
+    table.set_mode("strong")
+    with table.transaction() as txn:
+        txn.append(rows(*(("a", 100 + n) for n in range(5))))
+        again(table).append(rows(*(("a", 200 + n) for n in range(5))))
+    [partition] = table.plan().partitions
+    made = lance.dataset(leaf, version=partition.version, **options)
+    ids = made.to_table(columns=[], with_row_id=True).column("_rowid").to_pylist()
+    assert len(ids) == len(set(ids)) == 60
+
+
 def test_serializable_sees_phantoms(table: phalanx.Table) -> None:
     for data in (rows(("a", 50)), rows(("new", 50))):
         steps = [
@@ -320,6 +369,24 @@ def test_a_change_that_was_cut_off_is_completed(
         "add_column",
         "append",
     ]
+
+
+def test_a_marker_outlives_weak_mode(table: phalanx.Table) -> None:
+    for _ in range(2):
+        with table.transaction(marker="batch 1") as txn:
+            txn.append(rows(("k", 1)))
+        table.set_mode("weak")
+        table.set_mode("strong")
+    assert held(table, "k = 'k'") == [("k", 1)]
+    with table.transaction(marker="batch 2") as txn:
+        txn.append(rows(("k", 2)))
+    assert held(table, "k = 'k'") == [("k", 1), ("k", 2)]
+
+
+@pytest.mark.parametrize("marker", [5, "a\nb", "\ud800", b"x"])
+def test_what_cannot_be_a_marker(table: phalanx.Table, marker: Any) -> None:
+    with pytest.raises(PhalanxError, match="Cannot mark a transaction as"):
+        table.transaction(marker=marker)
 
 
 def test_a_marker_commits_once(table: phalanx.Table) -> None:
@@ -430,6 +497,23 @@ def test_time_travel(table: phalanx.Table) -> None:
     for wrong in (0, 99, times[0] - timedelta(seconds=1)):
         with pytest.raises(PhalanxError, match="no snapshot"):
             table.at(wrong)
+
+
+def test_snapshots_by_the_ids_that_are_listed(table: phalanx.Table) -> None:
+    listed = table.snapshots()["id"]
+    assert held(table.at(listed[0])) == []
+    assert held(table.at(listed.to_numpy()[1])) == held(table)
+    for wrong in (True, "1", 1.0, None):
+        with pytest.raises(PhalanxError, match="expected its id"):
+            table.at(wrong)  # type: ignore[arg-type]
+
+
+def test_a_head_that_nobody_can_read(table: phalanx.Table) -> None:
+    manifest = Manifest.open(table._manifest.root)
+    upsert(manifest, pa.table({"object_id": [head.HEAD], "object_type": ["phalanx"]}))
+    for attempt in (lambda: table.append(rows(("a", 1))), lambda: table.vacuum()):
+        with pytest.raises(PhalanxError, match="Cannot read where the table's history stands"):
+            attempt()
 
 
 def test_rollback_is_a_new_snapshot(table: phalanx.Table) -> None:

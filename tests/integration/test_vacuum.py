@@ -773,6 +773,10 @@ def test_two_at_once(table: phalanx.Table, store: Store) -> None:
     assert_clean(store, table)
 
 
+def test_times_that_no_calendar_has(table: phalanx.Table) -> None:
+    assert table.vacuum(timedelta.max).files.num_rows == 0
+
+
 def test_another_that_keeps_less(
     table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

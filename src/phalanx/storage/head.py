@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -18,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict, PhalanxError, UnknownOutcome
-from phalanx.planning.scan import ROW_ADDRESS
+from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UnknownOutcome
+from phalanx.planning.scan import OBJECT_ID, ROW_ADDRESS
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import change, completed, upsert
@@ -55,8 +56,15 @@ class Head:
     @classmethod
     def from_json(cls, text: str) -> Head:
         """The head from its row; the first ones had a number for the horizon."""
-        facts = json.loads(text)
-        return cls(**{**facts, "horizon": facts["horizon"] or ""})
+        try:
+            facts = json.loads(text)
+            return cls(**{**facts, "horizon": facts["horizon"] or ""})
+        except (ValueError, TypeError, KeyError):
+            raise StorageFailure(
+                f"Cannot read where the table's history stands: {text!r}. A newer version of "
+                "Phalanx may have written it, or something else has: restore the row "
+                f"{HEAD} of its manifest."
+            ) from None
 
     def was_vacuumed(self, earlier: Head, began: datetime) -> bool:
         """Whether files written since `began`, when the head was another, may be gone by now."""
@@ -121,11 +129,17 @@ def head_row(head: Head) -> pa.Table:
 
 
 def first_head(manifest: Manifest) -> Head:
-    """What comes before the first snapshot: no number that a version has already is used again."""
+    """What comes before the first snapshot: no number that was ever seen is used again."""
     rows = manifest.dataset.to_table(
-        columns=["object_id"], filter=f"object_type = '{TABLE_VERSION}'"
+        columns=["object_id", "object_type", "metadata"],
+        filter=f"object_type IN ('{TABLE_VERSION}', '{PHALANX}')",
     )
-    numbers = (name.rpartition(SEPARATOR)[2] for name in rows.column(0).to_pylist())
+    numbers = []
+    for row in rows.to_pylist():
+        if row["object_type"] == TABLE_VERSION:
+            numbers.append(row["object_id"].rpartition(SEPARATOR)[2])
+        elif row["object_id"].startswith(f"{MARKER}{SEPARATOR}"):
+            numbers.append(str(json.loads(row["metadata"])["snapshot"]))
     last = max((int(number) for number in numbers if number.isdecimal()), default=0)
     start = datetime.min.replace(tzinfo=UTC).isoformat()
     return Head(last, manifest.properties.epoch, "", start, published=last)
@@ -166,10 +180,10 @@ def commit(
     ours = {HEAD: head.to_json(), _snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
         ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number, "time": moment})
-    found = manifest.leaves_named(leaf.object_id for leaf in leaves).column(ROW_ADDRESS).to_numpy()
+    found = manifest.leaves_named(leaf.object_id for leaf in leaves)
     rows = pa.concat_tables(
         [
-            _table_rows(manifest, manifest.rows_at(found), leaves, new),
+            _table_rows(manifest, found, leaves, new),
             completed(manifest, _version_rows(leaves, number)),
             completed(manifest, _plain_rows(ours, PHALANX)),
         ]
@@ -178,7 +192,8 @@ def commit(
     reach(Step.COMMITTING)
     try:
         if len(fence):
-            change(manifest, rows, np.concatenate([found, fence]))
+            replaced = found.column(ROW_ADDRESS).to_numpy()
+            change(manifest, rows, np.concatenate([replaced, fence]))
         else:
             # Of two first commits a merge refuses one, by the primary key of the head row.
             with settling():
@@ -232,7 +247,14 @@ def _table_rows(
     manifest: Manifest, found: pa.Table, leaves: Sequence[LeafVersion], new: pa.Table | None
 ) -> pa.Table:
     """The rows of the leaves, as they are but for the version, and those of new partitions."""
-    rows = completed(manifest, found)
+    rows = completed(manifest, manifest.rows_of_leaves(found))
+    if Counter(rows.column("object_id").to_pylist()) != Counter(
+        found.column(OBJECT_ID).to_pylist()
+    ):
+        raise StorageFailure(
+            f"Cannot commit to {manifest.root}: the rows of its manifest are not where they should "
+            "be. Something else has written it. Nothing was changed."
+        )
     if new is not None:
         # Namespaces that several partitions share may be there already.
         there = manifest.rows_of(new.column("object_id").to_pylist()).column("object_id")
@@ -324,7 +346,11 @@ def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
 def leave_strong(manifest: Manifest) -> None:
     """Take away in one commit all that only strong mode has."""
     pinned = "object_type = 'table' AND read_version IS NOT NULL"
-    ours = f"object_type IN ('{TABLE_VERSION}', '{PHALANX}')"
+    # Whoever repeats a transaction finds its marker, whatever the mode was meanwhile.
+    ours = (
+        f"object_type = '{TABLE_VERSION}' OR "
+        f"(object_type = '{PHALANX}' AND object_id NOT LIKE '{MARKER}{SEPARATOR}%')"
+    )
     rows = manifest.dataset.to_table(filter=f"{ours} OR ({pinned})", with_row_address=True)
     if not rows.num_rows:
         return

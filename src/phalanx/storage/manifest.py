@@ -26,12 +26,12 @@ from phalanx.errors import (
 from phalanx.model.grouping import positions
 from phalanx.model.partition_key import key_columns
 from phalanx.planning.pruning import Pruning
-from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
+from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION, ROW_ADDRESS
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.known_leaves import KnownLeaves
 from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
 from phalanx.storage.location import Location
-from phalanx.storage.manifest_rows import ADDRESS, Addresses
+from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.properties import MODE, Properties, properties_of
 
@@ -199,11 +199,13 @@ class Manifest:
             return rows.filter(pc.is_in(rows.column("object_id"), pa.array(names, pa.string())))
         return self.dataset.to_table(filter=_named(names))
 
-    def rows_at(self, addresses: Addresses) -> pa.Table:
-        """The rows at these addresses, all their columns."""
-        if not len(addresses):
-            return self.dataset.schema.empty_table()
-        return self.dataset._take_rows(addresses.tolist())
+    def rows_of_leaves(self, leaves: pa.Table) -> pa.Table:
+        """The rows that list these leaves, all their columns."""
+        names = leaves.column(OBJECT_ID).to_pylist()
+        if not names or self.dataset.has_stable_row_ids:
+            # Another writer made the manifest: its rows go by other numbers than their addresses.
+            return self.rows_of(names)
+        return self.dataset._take_rows(leaves.column(ROW_ADDRESS).to_pylist())
 
     def row(self, object_id: str) -> pa.Table:
         """The row with this id, if there is one: all its columns, and its address.
@@ -221,14 +223,13 @@ class Manifest:
 
     def _all_leaves(self) -> dict[int, pa.Table]:
         """The leaves of this version: read, or what is known of an earlier one and has changed."""
-        known = None
-        if self._known is not None:
-            known = self._known.brought_to(self.dataset, self._listed_in)
-            self._known = None
-        if known is None:
-            known = self._listed_in(None)
-        self._total = sum(leaves.num_rows for leaves in known.values())
-        return known
+        # Another thread may be doing the same.
+        known, self._known = self._known, None
+        leaves = None if known is None else known.brought_to(self.dataset, self._listed_in)
+        if leaves is None:
+            leaves = self._listed_in(None)
+        self._total = sum(each.num_rows for each in leaves.values())
+        return leaves
 
     def _known_to(self, later: Manifest) -> KnownLeaves | None:
         """What this version knows of its leaves, for a later one."""

@@ -63,12 +63,23 @@ def rebase(location: Location, base: int, staged: int, current: int) -> int:
         for each in change.new
         for fragment in (
             # A deletion file is found by the number of its fragment, which will be another.
-            [dataclasses.replace(each, id=0)]
+            [_renumbered(each)]
             if each.deletion_file is None
             else copied_rows(location, after, [each], now)
         )
     )
     return _detached(location, now, dataclasses.replace(change, new=new))
+
+
+def _renumbered(fragment: FragmentMetadata) -> FragmentMetadata:
+    """A fragment that gets its numbers, and those of its rows, where it is added."""
+    return dataclasses.replace(
+        fragment,
+        id=0,
+        row_id_meta=None,
+        created_at_version_meta=None,
+        last_updated_at_version_meta=None,
+    )
 
 
 def moved(source: Location, staged: int, target: Location, current: int, schema: Schema) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from datetime import UTC, datetime
+from typing import Any, SupportsIndex
 
 import pyarrow as pa
 
@@ -39,8 +41,7 @@ def snapshots(manifest: Manifest) -> pa.Table:
 
 def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
     """The manifest of a snapshot, by id or as of a time (in UTC where it names no zone)."""
-    if isinstance(snapshot, bool) or not isinstance(snapshot, int | datetime):
-        raise PhalanxError(f"Cannot read snapshot {snapshot!r}: expected its id, or a datetime.")
+    snapshot = _plain(snapshot)
     found = snapshots_in(manifest)
     if isinstance(snapshot, datetime):
         moment = snapshot if snapshot.tzinfo else snapshot.replace(tzinfo=UTC)
@@ -65,6 +66,17 @@ def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
         f"The manifest of snapshot {wanted['id']} of {manifest.root} is gone: something removed "
         "old versions of it. Read a later snapshot."
     )
+
+
+def _plain(snapshot: Any) -> int | datetime:
+    """What a user names a snapshot by; as `snapshots()` has it, too."""
+    if isinstance(snapshot, pa.Scalar):
+        snapshot = snapshot.as_py()
+    if isinstance(snapshot, datetime):
+        return snapshot
+    if isinstance(snapshot, SupportsIndex) and not isinstance(snapshot, bool):
+        return operator.index(snapshot)
+    raise PhalanxError(f"Cannot read snapshot {snapshot!r}: expected its id, or a datetime.")
 
 
 def rollback(manifest: Manifest, snapshot: int | datetime) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from phalanx.errors import PhalanxError
-from phalanx.model.partition_key import key_columns
+from phalanx.model.partition_key import key_columns, keys_of
 from phalanx.model.spec import PartitionSpec
-from phalanx.planning.scan import LOCATION, READ_VERSION
+from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+
+_MOST_SHOWN = 10
 
 
 def leaf_with(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, int | None]:
@@ -36,6 +39,18 @@ def leaf_with(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, 
         f"No partition has {shown or 'no values'}: expected a value for every field of a spec "
         f"({fields}) that some rows have. See partitions()."
     )
+
+
+def shown_keys(manifest: Manifest, object_ids: Iterable[str]) -> list[str]:
+    """Leaves by their specs and partition values, for people: the first few of them."""
+    wanted = pa.array(object_ids, pa.string())
+    found = []
+    for number, leaves in sorted(manifest.leaves().items()):
+        chosen = leaves.filter(pc.is_in(leaves.column(OBJECT_ID), wanted))
+        found += [
+            f"v{number}{key.values}" for key in keys_of(manifest.keys_of_leaves(number, chosen))
+        ]
+    return found if len(found) <= _MOST_SHOWN else [*found[:_MOST_SHOWN], "…"]
 
 
 def _one_key(spec: PartitionSpec, values: Mapping[str, Any]) -> pa.Table:

@@ -32,6 +32,7 @@ from phalanx.storage.publishing import check_main, note_published, publish, stan
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
+from phalanx.table.keys import shown_keys
 from phalanx.table.strong import begin
 
 
@@ -305,12 +306,11 @@ class StagedChanges:
         return LeafVersion(name, version, each.operation, each.added, each.removed)
 
     def _overtaken(self, latest: Manifest, names: set[str], why: str) -> Overtaken:
-        name = min(names)
-        entries = entries_of(latest, name, self.head.sequence)
+        entries = entries_of(latest, min(names), self.head.sequence)
         other = entries[-1].snapshot if entries else "another"
-        leaf = self._leaves.get(name)
-        where = name if leaf is None else f"v{leaf.key.spec_id}{leaf.key.values}"
+        keys = shown_keys(latest, names) or sorted(names)
+        where = f"partition{'s' if len(keys) > 1 else ''} {', '.join(keys)}"
         return Overtaken(
-            f"Cannot commit to {latest.root}: snapshot {other} changed partition {where} since "
-            f"snapshot {self.head.sequence}, {why}. Start the transaction again."
+            f"Cannot commit to {latest.root}: snapshot {other} changed {where} since snapshot "
+            f"{self.head.sequence}, {why}. Start the transaction again."
         )

@@ -139,12 +139,12 @@ class Table:
     @_tells("append to")
     def append(self, data: Any) -> int:
         """Add rows, each to its partition under the newest spec; returns how many."""
-        return operations.append(self._writable(), self._run, data)
+        return operations.append(*self._statements(), data)
 
     @_tells("overwrite")
     def overwrite(self, data: Any, where: str = "true") -> int:
         """Replace the rows that match `where` by rows that match it too; returns how many came."""
-        return operations.overwrite(self._writable(), self._run, data, where)
+        return operations.overwrite(*self._statements(), data, where)
 
     @_tells("overwrite partitions of")
     def overwrite_partitions(self, data: Any) -> int:
@@ -153,12 +153,12 @@ class Table:
         Rows of these partitions are replaced wherever they are stored, older specs included.
         Returns how many rows came.
         """
-        return operations.overwrite_partitions(self._writable(), self._run, data)
+        return operations.overwrite_partitions(*self._statements(), data)
 
     @_tells("delete from")
     def delete(self, where: str) -> int:
         """Remove the rows that match; returns how many."""
-        return operations.delete(self._writable(), self._run, where)
+        return operations.delete(*self._statements(), where)
 
     @_tells("adopt into")
     def adopt(self, uri: str | os.PathLike[str], /, **values: Any) -> PartitionKey:
@@ -184,10 +184,12 @@ class Table:
         self._manifest = strong.settled(self._refreshed())
         return self._manifest
 
-    def _run(self, statement: Statement) -> int:
-        if self._manifest.properties.mode == "strong":
-            return run_alone(self._manifest, statement)
-        return statement(MainBranches(self._manifest))
+    def _statements(self) -> tuple[Manifest, Callable[[Statement], int]]:
+        """What a statement is made for, and how it is run there: other threads may move on."""
+        manifest = self._writable()
+        if manifest.properties.mode == "strong":
+            return manifest, functools.partial(run_alone, manifest)
+        return manifest, lambda statement: statement(MainBranches(manifest))
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
@@ -15,6 +16,7 @@ from tenacity import (
 )
 
 from phalanx.errors import PhalanxError
+from phalanx.model.predicate import Predicate
 from phalanx.planning.scan import OBJECT_ID, READ_VERSION, ScanPlan
 from phalanx.storage.failures import told
 from phalanx.storage.manifest import Manifest
@@ -40,9 +42,12 @@ class Transaction:
                 f"Cannot isolate a transaction as {isolation!r}: expected "
                 f"{' or '.join(map(repr, _ISOLATIONS))}."
             )
+        check_marker(marker)
         self._changes = StagedChanges(manifest, isolation)
         self._marker = marker
         self._is_over = False
+        # Each statement stands on the one before it, whichever thread it comes from.
+        self._lock = threading.RLock()
         self.snapshot: int | None = None
         """The snapshot that it was committed as; None before, and if there was nothing to do."""
 
@@ -55,25 +60,24 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        if error is not None:
-            self._changes.discard()
-            return
-        try:
-            with told(f"commit to {self._changes.base.root}"):
-                self.snapshot = self._changes.commit_snapshot(self._marker)
-        except BaseException:
-            self._changes.discard()
-            raise
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            if error is not None:
+                self._changes.discard()
+                return
+            try:
+                with told(f"commit to {self._changes.base.root}"):
+                    self.snapshot = self._changes.commit_snapshot(self._marker)
+            except BaseException:
+                self._changes.discard()
+                raise
 
     def plan(self, where: str | None = None) -> ScanPlan:
         """Which partitions a predicate needs, and why."""
-        manifest = self._manifest
-        predicate = bound(where, manifest.properties.schema)
-        self._changes.depend_on(lambda now: _versions(plan_of(now, predicate)), replaced=False)
-        return plan_of(manifest, predicate)
+        with self._lock:
+            return plan_of(*self._read(where))
 
     def scan(
         self,
@@ -82,26 +86,35 @@ class Transaction:
         limit: int | None = None,
     ) -> Scan:
         """The rows that match, of the snapshot and of the transaction's own writes."""
-        manifest = self._manifest
-        predicate = bound(where, manifest.properties.schema)
-        self._changes.depend_on(lambda now: _versions(plan_of(now, predicate)), replaced=False)
-        return scan_of(manifest, where, columns, limit)
+        with self._lock:
+            manifest, _ = self._read(where)
+            return scan_of(manifest, where, columns, limit)
 
     def append(self, data: Any) -> int:
         """Add rows; returns how many."""
-        return operations.append(self._manifest, self._run, data)
+        with self._lock:
+            return operations.append(self._manifest, self._run, data)
 
     def overwrite(self, data: Any, where: str = "true") -> int:
         """Replace the rows that match `where` by rows that match it too; returns how many came."""
-        return operations.overwrite(self._manifest, self._run, data, where)
+        with self._lock:
+            return operations.overwrite(self._manifest, self._run, data, where)
 
     def overwrite_partitions(self, data: Any) -> int:
         """Replace the partitions that the data touches; returns how many rows came."""
-        return operations.overwrite_partitions(self._manifest, self._run, data)
+        with self._lock:
+            return operations.overwrite_partitions(self._manifest, self._run, data)
 
     def delete(self, where: str) -> int:
         """Remove the rows that match; returns how many."""
-        return operations.delete(self._manifest, self._run, where)
+        with self._lock:
+            return operations.delete(self._manifest, self._run, where)
+
+    def _read(self, where: str | None) -> tuple[Manifest, Predicate]:
+        manifest = self._manifest
+        predicate = bound(where, manifest.properties.schema)
+        self._changes.depend_on(lambda now: _versions(plan_of(now, predicate)), replaced=False)
+        return manifest, predicate
 
     @property
     def _manifest(self) -> Manifest:
@@ -139,6 +152,17 @@ def run_alone(manifest: Manifest, statement: Statement) -> int:
         reraise=True,
     )
     return retrying(attempt)
+
+
+def check_marker(marker: object) -> None:
+    """Refuse what cannot be a marker."""
+    if marker is None:
+        return
+    if not isinstance(marker, str) or not marker.isprintable():
+        raise PhalanxError(
+            f"Cannot mark a transaction as {marker!r}: expected a text without line breaks and "
+            "other invisible characters."
+        )
 
 
 def _versions(plan: ScanPlan) -> dict[str, int | None]:

@@ -8,7 +8,7 @@ before, sees at its commit that the horizon moved, and is refused if it is not y
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -77,7 +77,9 @@ def vacuum(manifest: Manifest, older_than: timedelta, dry_run: bool) -> Vacuumed
             f"Cannot vacuum what is older than {older_than!r}: expected a timedelta, such as "
             "timedelta(days=7), and not a negative one."
         )
-    moment = datetime.now(UTC) - older_than
+    now = datetime.now(UTC)
+    # Nothing is as old as the longest times that Python knows.
+    moment = now - min(older_than, now - datetime.min.replace(tzinfo=UTC))
     if not manifest.root.is_local:
         # Object stores count in seconds.
         moment = moment.replace(microsecond=0)
@@ -115,13 +117,16 @@ def _weak(manifest: Manifest, older_than: timedelta, moment: datetime, dry_run: 
 
 
 def _strong(manifest: Manifest, moment: datetime, dry_run: bool) -> tuple[Debris, tuple[int, ...]]:
+    root = Folder(manifest.root)
     while True:
         fence = _looked_at(manifest, moment) if dry_run else _fenced(manifest, moment)
+        files = root.files()
         try:
-            return _strong_debris(fence, moment), fence.over.snapshots
+            return _strong_debris(root, files, fence, moment), fence.over.snapshots
         except (PhalanxError, OSError, ValueError):
             now = head_of(manifest.latest())
-            if dry_run or now is None or now.horizon == fence.horizon:
+            gone = {file.path for file in files} - {file.path for file in root.files()}
+            if not gone and (dry_run or now is None or now.horizon == fence.horizon):
                 raise
             # Another vacuum, which keeps less, has removed what was about to be looked at.
 
@@ -173,10 +178,10 @@ def _fenced(manifest: Manifest, moment: datetime) -> _Fence:
     return head.until_committed(attempt, manifest)
 
 
-def _strong_debris(fence: _Fence, moment: datetime) -> Debris:
+def _strong_debris(
+    root: Folder, files: Sequence[StoredFile], fence: _Fence, moment: datetime
+) -> Debris:
     manifest, over = fence.manifest, fence.over
-    root = Folder(manifest.root)
-    files = root.files()
     own = f"{DIRECTORY}/"
     made = main_versions(
         StoredFile(file.path.removeprefix(own), file.bytes, file.modified)
