@@ -99,10 +99,6 @@ CHANGES = {
 }
 
 
-# No change of what the table holds: it makes no snapshot, and takes some.
-VACUUM = Change(lambda table: table.vacuum(timedelta(0)))
-
-
 def make_template(root: Path) -> None:
     """A table with snapshots to go back to, several files in a leaf, NULL, and deleted rows."""
     table = phalanx.create(root, SCHEMA, ["k"], transaction="strong")

@@ -125,7 +125,7 @@ def test_each_request_fails_once(server: tuple[FailingStore, Store], failure: Fa
         requests += 1
 
     writer.transact(counting)
-    for place in range(1, requests + 1, 1 if SOAK else 31):
+    for place in range(1, requests + 1, 1 if SOAK else 47):
         passed = 0
 
         def rule(_: Request, place: int = place) -> Failure | None:

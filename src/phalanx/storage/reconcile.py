@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -45,7 +46,7 @@ def reconciled(batch: pa.RecordBatch, leaf: Schema, schema: Schema) -> pa.Record
 def align(
     location: Location, schema: Schema, check_current: Callable[[], None]
 ) -> lance.LanceDataset:
-    """Give the leaf the namespace's schema in one commit, if it has another.
+    """Give the leaf the namespace's schema, if it has another: in one commit, rarely in two.
 
     A leaf that another writer has just aligned with a newer schema must not be taken back:
     `check_current` raises if the schema is not the namespace's any more.
@@ -57,13 +58,7 @@ def align(
             return dataset
         # After the leaf was opened: a change that comes later conflicts with the commit.
         check_current()
-        return LanceDataset.commit(
-            dataset,
-            _alignment(dataset, schema),
-            read_version=dataset.version,
-            max_retries=0,
-            **location.write_options,
-        )
+        return _toward(location, dataset, schema, max_retries=0)
 
     return until_won(attempt)
 
@@ -72,15 +67,50 @@ def aligned(location: Location, dataset: lance.LanceDataset, schema: Schema) -> 
     """A version of the leaf with the namespace's schema, detached if it had to be made."""
     if is_aligned(dataset, schema):
         return dataset
-    made = LanceDataset.commit(
-        dataset,
-        _alignment(dataset, schema),
-        read_version=dataset.version,
-        detached=True,
-        **location.write_options,
-    )
+    made = _toward(location, dataset, schema, detached=True)
     reach(Step.LEAF_ALIGNED)
     return made
+
+
+def _toward(
+    location: Location, dataset: lance.LanceDataset, schema: Schema, **how: Any
+) -> lance.LanceDataset:
+    """The leaf after the commits that give it the namespace's schema.
+
+    Between two of them it has the namespace's fields, of which readers know the ids.
+    """
+    apart = _with_names_apart(schema, schema_of(dataset))
+    for goal in (schema,) if apart is schema else (apart, schema):
+        dataset = LanceDataset.commit(
+            dataset,
+            _alignment(dataset, goal),
+            read_version=dataset.version,
+            **how,
+            **location.write_options,
+        )
+    return dataset
+
+
+def _with_names_apart(schema: Schema, leaf: Schema) -> Schema:
+    """The schema with a passing name for each field whose name another field has in the leaf.
+
+    Lance lets no name pass from one field to another in a single commit.
+    """
+    taken = {path: number for number in leaf.ids if (path := leaf.path_of(number)) is not None}
+    used = {name for each in (leaf, schema) for name in _all_names(each)}
+    for number in schema.ids:
+        path = schema.path_of(number)
+        if path is not None and taken.get(path, number) != number:
+            passing = f"{path[-1]}_{number}"
+            while passing in used:
+                passing += "_"
+            schema = schema.rename(path, passing)
+    return schema
+
+
+def _all_names(schema: Schema) -> Iterator[str]:
+    for number in schema.ids:
+        yield from schema.path_of(number) or ()
 
 
 def _alignment(dataset: lance.LanceDataset, schema: Schema) -> LanceOperation.BaseOperation:
