@@ -14,16 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.storage.head import (
-    HEAD,
-    MARKER,
-    PHALANX,
-    SNAPSHOT,
-    TABLE_VERSION,
-    Head,
-    head_row,
-    with_head,
-)
+from phalanx.storage.head import HEAD, Head, head_row, with_head
+from phalanx.storage.history_rows import MARKER, PHALANX, SNAPSHOT, TABLE_VERSION
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import change
 from phalanx.storage.naming import SEPARATOR

@@ -1,12 +1,11 @@
 """Snapshots of a strong namespace, and the one fence that all of its commits pass.
 
-Each commit is one merge of manifest rows. Among them is always the head row: of two commits at
-the same time one is refused, so that history is linear. Stock readers ignore these rows.
+Each commit is one change of manifest rows. Among them is always the head row: of two commits at
+the same time one is refused, so that history is linear.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections import Counter
@@ -22,6 +21,14 @@ import pyarrow.compute as pc
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UnknownOutcome
 from phalanx.planning.scan import OBJECT_ID, ROW_ADDRESS
 from phalanx.storage.failures import plain_reason
+from phalanx.storage.history_rows import (
+    MARKER,
+    PHALANX,
+    TABLE_VERSION,
+    history_rows,
+    marker_id,
+    snapshot_id,
+)
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import change, completed, upsert
 from phalanx.storage.manifest_rows import ADDRESS
@@ -30,10 +37,6 @@ from phalanx.storage.races import Result, Unsettled, is_lost_race, settling, unt
 from phalanx.storage.steps import Step, reach
 
 HEAD = "__phalanx_head"
-TABLE_VERSION = "table_version"
-PHALANX = "phalanx"
-SNAPSHOT = "__phalanx_snapshot"
-MARKER = "__phalanx_marker"
 # How far the clocks of two machines may be apart.
 CLOCK_MARGIN = timedelta(minutes=2)
 
@@ -92,16 +95,6 @@ class LeafVersion:
     main: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A `table_version` row: which snapshot gave a leaf which version, and by what."""
-
-    snapshot: int
-    version: int
-    operation: str
-    main: int | None
-
-
 def head_of(manifest: Manifest) -> Head | None:
     """The head of a strong namespace; None where nothing has been committed strongly."""
     rows = manifest.row(HEAD)
@@ -125,7 +118,7 @@ def with_head(manifest: Manifest, version: int) -> tuple[Manifest, Head] | None:
 
 def head_row(head: Head) -> pa.Table:
     """The manifest row that says where history stands."""
-    return _plain_rows({HEAD: head.to_json()}, PHALANX)
+    return history_rows({HEAD: head.to_json()}, PHALANX)
 
 
 def first_head(manifest: Manifest) -> Head:
@@ -177,7 +170,7 @@ def commit(
         # By this a writer knows its own snapshot, when the store's answer was lost.
         "token": uuid.uuid4().hex,
     }
-    ours = {HEAD: head.to_json(), _snapshot_id(number): json.dumps(snapshot)}
+    ours = {HEAD: head.to_json(), snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
         ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number, "time": moment})
     found = manifest.leaves_named(leaf.object_id for leaf in leaves)
@@ -185,7 +178,7 @@ def commit(
         [
             _table_rows(manifest, found, leaves, new),
             completed(manifest, _version_rows(leaves, number)),
-            completed(manifest, _plain_rows(ours, PHALANX)),
+            completed(manifest, history_rows(ours, PHALANX)),
         ]
     )
     fence = manifest.row(HEAD).column(ADDRESS).to_numpy()
@@ -214,7 +207,7 @@ def _stands(manifest: Manifest, snapshot: Mapping[str, Any], error: OSError) -> 
     """
     number, why = int(snapshot["id"]), error
     try:
-        rows = Manifest.open(manifest.root).rows_of([_snapshot_id(number)])
+        rows = Manifest.open(manifest.root).rows_of([snapshot_id(number)])
     except (OSError, ValueError, PhalanxError) as failed:
         why = OSError(f"{plain_reason(error)} Then: {plain_reason(failed)}")
     else:
@@ -280,67 +273,7 @@ def _version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
             facts["main"] = leaf.main
         said[f"{leaf.object_id}{SEPARATOR}{number}"] = json.dumps(facts)
     versions = pa.array([leaf.version for leaf in leaves], pa.uint64())
-    return _plain_rows(said, TABLE_VERSION).append_column("read_version", versions)
-
-
-def _plain_rows(metadata: Mapping[str, str], kind: str) -> pa.Table:
-    return pa.table(
-        {
-            "object_id": pa.array(metadata, pa.string()),
-            "object_type": pa.array([kind] * len(metadata), pa.string()),
-            "metadata": pa.array(metadata.values(), pa.string()),
-        }
-    )
-
-
-def entries_of(manifest: Manifest, object_id: str, after: int = 0) -> list[Entry]:
-    """The versions that snapshots after a given one gave to a leaf, the oldest first."""
-    prefix = object_id.replace("'", "''") + SEPARATOR
-    # A range, because names may hold what LIKE takes for wildcards.
-    beyond = prefix[:-1] + chr(ord(SEPARATOR) + 1)
-    rows = manifest.dataset.to_table(
-        columns=["object_id", "read_version", "metadata"],
-        filter=f"object_type = '{TABLE_VERSION}' AND object_id > '{prefix}' "
-        f"AND object_id < '{beyond}'",
-    )
-    found = []
-    for name, version, metadata in zip(*(each.to_pylist() for each in rows.columns), strict=True):
-        _, _, number = name.rpartition(SEPARATOR)
-        facts = json.loads(metadata or "{}")
-        if number.isdecimal() and int(number) > after:
-            found.append(Entry(int(number), version, facts.get("operation", ""), facts.get("main")))
-    return sorted(found, key=lambda entry: entry.snapshot)
-
-
-def leaves_changed(manifest: Manifest, snapshots: range) -> list[str]:
-    """The object ids of the leaves that got a version by one of these snapshots."""
-    ends = " OR ".join(f"object_id LIKE '%{SEPARATOR}{number}'" for number in snapshots)
-    if not ends:
-        return []
-    rows = manifest.dataset.to_table(
-        columns=["object_id"], filter=f"object_type = '{TABLE_VERSION}' AND ({ends})"
-    )
-    names = (name.rpartition(SEPARATOR)[0] for name in rows.column("object_id").to_pylist())
-    return list(dict.fromkeys(names))
-
-
-def committed_marker(manifest: Manifest, marker: str) -> int | None:
-    """The snapshot that was committed with a marker, if one was."""
-    rows = manifest.rows_of([marker_id(marker)])
-    if not rows.num_rows:
-        return None
-    number: int = json.loads(rows.column("metadata")[0].as_py())["snapshot"]
-    return number
-
-
-def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
-    """What the snapshot rows say, the oldest first."""
-    rows = manifest.dataset.to_table(
-        columns=["object_id", "metadata"], filter=f"object_type = '{PHALANX}'"
-    )
-    said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    found = [json.loads(text) for name, text in said if name.startswith(f"{SNAPSHOT}{SEPARATOR}")]
-    return sorted(found, key=lambda snapshot: int(snapshot["id"]))
+    return history_rows(said, TABLE_VERSION).append_column("read_version", versions)
 
 
 def leave_strong(manifest: Manifest) -> None:
@@ -357,16 +290,6 @@ def leave_strong(manifest: Manifest) -> None:
     tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
     change(manifest, tables.drop_columns("read_version"), rows.column(ADDRESS).to_numpy())
     reach(Step.STRONG_ROWS_REMOVED)
-
-
-def _snapshot_id(number: int) -> str:
-    return f"{SNAPSHOT}{SEPARATOR}{number}"
-
-
-def marker_id(marker: str) -> str:
-    """The id of the row that says that a marker was committed."""
-    digest = hashlib.blake2b(marker.encode(), digest_size=16).hexdigest()
-    return f"{MARKER}{SEPARATOR}{digest}"
 
 
 def _time(last: str) -> str:

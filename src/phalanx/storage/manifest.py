@@ -1,7 +1,6 @@
 """The manifest: `__manifest`, a Lance table that lists the namespaces and tables of a root.
 
-One `Manifest` is one version of it, and never changes (format: Manifest Table Schema). How its
-rows are merged, and why with these options, `tests/integration/test_lance_facts.py` shows.
+One `Manifest` is one version of it, and never changes (format: Manifest Table Schema).
 """
 
 from __future__ import annotations

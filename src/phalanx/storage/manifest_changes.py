@@ -1,6 +1,7 @@
 """Commits to the manifest: rows that come and go, properties, and the columns of partition fields.
 
-A manifest is one version: none of these moves it. A lost race raises, and changes nothing.
+A manifest is one version: none of these moves it. A lost race raises, and changes nothing. What
+Lance refuses of two commits, and what not, `tests/integration/test_lance_facts.py` shows.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from lance import LanceDataset, LanceOperation
 
 from phalanx.errors import ForeignWrite, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID
-from phalanx.storage.head import Head, entries_of, head_of, leaves_changed
+from phalanx.storage.head import Head, head_of
+from phalanx.storage.history_rows import entries_of, leaves_changed
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel

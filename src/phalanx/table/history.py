@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from phalanx.errors import PhalanxError
 from phalanx.storage import head
-from phalanx.storage.head import LeafVersion, head_of, snapshots_in, with_head
+from phalanx.storage.head import LeafVersion, head_of, with_head
+from phalanx.storage.history_rows import snapshots_in
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel

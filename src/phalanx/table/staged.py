@@ -16,14 +16,8 @@ from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import head, leaf
-from phalanx.storage.head import (
-    Head,
-    LeafVersion,
-    committed_marker,
-    entries_of,
-    head_of,
-    until_committed,
-)
+from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
+from phalanx.storage.history_rows import committed_marker, entries_of
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
