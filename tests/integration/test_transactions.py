@@ -544,6 +544,54 @@ def test_diff(table: phalanx.Table) -> None:
     assert found["from_version"].to_pylist()[1] is None
 
 
+def counts(table: phalanx.Table, a: int, b: int) -> list[tuple[int, int]]:
+    return [(row["rows_added"], row["rows_removed"]) for row in table.diff(a, b).to_pylist()]
+
+
+def test_diff_over_promotions_of_every_column(root: str, store: Store) -> None:
+    schema = pa.schema([("n", pa.int8())])
+
+    def numbers(kind: pa.DataType, *values: int) -> pa.Table:
+        return pa.table([pa.array(values, kind)], names=["n"])
+
+    options = store.storage_options
+    table = phalanx.create(root, schema, [], transaction="strong", storage_options=options)
+    table.append(numbers(pa.int8(), 1, 2, 3))  # 2
+    table.promote_column("n", pa.int16())  # 3
+    table.append(numbers(pa.int16(), 4, 5))  # 4
+    table.delete("n = 1")  # 5
+    table.promote_column("n", pa.int64())  # 6
+    assert counts(table, 2, 3) == counts(table, 3, 2) == [(0, 0)]
+    assert counts(table, 2, 6) == [(2, 1)]
+    assert counts(table, 6, 2) == [(1, 2)]
+    assert counts(table, 4, 6) == [(0, 1)]
+    # The same rows, promoted once more.
+    table.rollback(2)  # 7
+    assert table.snapshots()["rows_added"].to_pylist()[-1] == 1
+    assert table.snapshots()["rows_removed"].to_pylist()[-1] == 2
+    assert counts(table, 2, 7) == [(0, 0)]
+    assert counts(table, 6, 7) == [(1, 2)]
+    # Other rows, as many, under a number that was given before.
+    table.append(numbers(pa.int64(), 6, 7))  # 8
+    assert counts(table, 4, 8) == counts(table, 8, 4) == [(2, 2)]
+    assert counts(table, 6, 8) == [(3, 2)]
+    table.overwrite(numbers(pa.int64(), 1, 2, 3))  # 9
+    assert counts(table, 2, 9) == [(3, 3)]
+
+
+def test_diff_over_a_promotion_after_vacuum(root: str, store: Store) -> None:
+    schema = pa.schema([("n", pa.int8())])
+    options = store.storage_options
+    table = phalanx.create(root, schema, [], transaction="strong", storage_options=options)
+    table.append(pa.table({"n": [1, 2]}, schema))
+    table.promote_column("n", pa.int64())
+    table.rollback(2)
+    table.vacuum(timedelta(0))
+    table.append(pa.table({"n": [3]}))
+    [first, last] = table.snapshots()["id"].to_pylist()
+    assert counts(table, first, last) == [(1, 0)]
+
+
 # ── modes ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -26,6 +26,7 @@ from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import source_columns
 from phalanx.storage.lance_schema import ids_of, is_aligned, lance_schema
 from phalanx.storage.location import Location
+from phalanx.storage.manifest_paths import check_detachable
 
 OWNER = "phalanx.namespace"
 _LEAF_DIRECTORY = re.compile(r"[0-9a-f]{8}_v[0-9]+\$([^/]*\$)?dataset")
@@ -87,10 +88,14 @@ def key_of_rows(
     return found if found is not None and found.num_rows else None
 
 
-def check_indexes(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
-    """Refuse indexes on a table whose field ids will change: Lance finds columns by id in them."""
+def check_renumbering(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
+    """Refuse a table whose field ids must change, and cannot: Lance finds columns of indexes by id.
+
+    It takes versions beside the main branch, too.
+    """
     if is_aligned(dataset, schema):
         return
+    check_detachable(dataset, location, f"adopt {location}, whose field ids must change")
     if indexes := [index.name for index in dataset.describe_indices()]:
         raise PhalanxError(
             f"Cannot adopt {location}: its columns have other field ids than the namespace's, and "

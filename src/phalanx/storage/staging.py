@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import lance
@@ -115,15 +116,27 @@ def copied_rows(
 
 
 def rows_changed(
-    before: lance.LanceDataset | None, after: lance.LanceDataset | None
+    before: lance.LanceDataset | None,
+    after: lance.LanceDataset | None,
+    same_files: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[int, int]:
-    """How many rows came, and how many went, from one version of a leaf to another."""
+    """How many rows came, and how many went, from one version of a leaf to another.
+
+    `same_files` has for files that hold the same rows one that stands for all; it is asked only
+    where that may matter.
+    """
     old = {} if before is None else _fragments(before)
     new = {} if after is None else _fragments(after)
+    doubtful = any(
+        old[number].physical_rows == new[number].physical_rows
+        and not _same_rows(old[number], new[number], {})
+        for number in old.keys() & new.keys()
+    )
+    same = same_files() if doubtful else {}
     added = removed = 0
     for number in old.keys() | new.keys():
         was, now = old.get(number), new.get(number)
-        if was is not None and now is not None and _same_rows(was, now):
+        if was is not None and now is not None and _same_rows(was, now, same):
             added += max(0, now.num_rows - was.num_rows)
             removed += max(0, was.num_rows - now.num_rows)
             continue
@@ -132,10 +145,10 @@ def rows_changed(
     return added, removed
 
 
-def _same_rows(one: FragmentMetadata, other: FragmentMetadata) -> bool:
+def _same_rows(one: FragmentMetadata, other: FragmentMetadata, same: Mapping[str, str]) -> bool:
     """Whether two fragments hold the same rows, apart from deleted ones."""
-    paths = {file.path for file in one.files}
-    return any(file.path in paths for file in other.files)
+    paths = {same.get(file.path, file.path) for file in one.files}
+    return any(same.get(file.path, file.path) in paths for file in other.files)
 
 
 def _difference(old: dict[int, FragmentMetadata], new: dict[int, FragmentMetadata]) -> Change:

@@ -15,7 +15,7 @@ from phalanx.model.partition_key import SPEC_ID, PartitionKey, keys_of
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.scan import LOCATION
 from phalanx.storage.adoption import (
-    check_indexes,
+    check_renumbering,
     check_schema,
     claim,
     key_of_rows,
@@ -58,7 +58,7 @@ def adopt(
         named = wanted(properties.spec) if wanted else None
         key = _agreed(derived, named, properties.spec, location)
         _check_free(current, key, location)
-        check_indexes(dataset, properties.schema, location)
+        check_renumbering(dataset, properties.schema, location)
         # Who made the namespace with something else than Phalanx gave it no name of its own.
         owner = properties.salt or current.root.uri
         renumber(claim(dataset, owner, current.root, location), properties.schema, location)

@@ -9,11 +9,11 @@ from lance import LanceDataset, LanceOperation
 
 from phalanx.errors import PhalanxError
 from phalanx.storage import head, leaf
+from phalanx.storage.foreign_rows import check_columns_kept, check_partition_kept
 from phalanx.storage.head import LeafVersion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.publishing import is_ours, locations_of, publish, shows, standing
-from phalanx.storage.reconcile import aligned
 from phalanx.storage.staging import rows_changed
 from phalanx.storage.steps import Step, reach
 from phalanx.table.strong import begin
@@ -23,6 +23,7 @@ def keep(manifest: Manifest) -> list[str]:
     """Commit what stands on the leaves' main branches as a snapshot; the leaves it is in.
 
     Refused where a snapshot has changed the leaf too: the one does not have the other's rows.
+    Refused also where rows are of another partition, or columns are not the table's.
     """
 
     def attempt() -> tuple[int, list[Location]]:
@@ -34,12 +35,13 @@ def keep(manifest: Manifest) -> list[str]:
                     f"Cannot keep what someone wrote to {location}: a snapshot has changed it too. "
                     "Append the rows that should stay, then call discard_foreign_writes()."
                 )
-            main = leaf.keep_versions(location)
-            line = aligned(location, main, base.properties.schema)
-            added, removed = rows_changed(location.open_leaf(version), line)
+            before, main = location.open_leaf(version), leaf.keep_versions(location)
+            check_columns_kept(main, base.properties.schema, location)
+            check_partition_kept(base, name, location, before, main)
+            added, removed = rows_changed(before, main)
             where.append(location)
             kept.append(
-                LeafVersion(name, line.version, "foreign", added, removed, int(main.version))
+                LeafVersion(name, main.version, "foreign", added, removed, int(main.version))
             )
         names[:] = [each.object_id for each in kept]
         number = head.commit(base, newest, kept, "keep_foreign_writes") if kept else 0

@@ -17,6 +17,7 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.publishing import locations_of, publish, standing
 from phalanx.storage.reconcile import aligned
+from phalanx.storage.rewrites import same_files
 from phalanx.storage.staging import emptied, rows_changed
 from phalanx.table.inspection import with_keys
 from phalanx.table.strong import begin
@@ -103,7 +104,7 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
                 version = aligned(
                     location, location.open_leaf(then), base.properties.schema
                 ).version
-            added, removed = _rows_changed(location, now, version)
+            added, removed = _rows_changed(base, name, location, now, version)
             return LeafVersion(name, version, "rollback", added, removed)
 
         leaves = [leaf for leaf in in_parallel(restored, base.versions().items()) if leaf]
@@ -125,7 +126,8 @@ def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
     names = list(whole.versions())
     changed = [name for name in names if old.get(name) != new.get(name)]
     counts = in_parallel(
-        lambda name: _rows_changed(locations[name], old.get(name), new.get(name)), changed
+        lambda name: _rows_changed(manifest, name, locations[name], old.get(name), new.get(name)),
+        changed,
     )
     # A partition without rows is as good as none.
     real = [
@@ -148,7 +150,10 @@ def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
     )
 
 
-def _rows_changed(location: Location, old: int | None, new: int | None) -> tuple[int, int]:
+def _rows_changed(
+    manifest: Manifest, name: str, location: Location, old: int | None, new: int | None
+) -> tuple[int, int]:
     before = None if old is None else location.open_leaf(old)
     after = None if new is None else location.open_leaf(new)
-    return rows_changed(before, after)
+    versions = [version for version in (old, new) if version is not None]
+    return rows_changed(before, after, lambda: same_files(manifest, name, location, versions))

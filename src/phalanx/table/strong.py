@@ -16,6 +16,7 @@ from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import change_properties
+from phalanx.storage.manifest_paths import check_detachable
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
 from phalanx.storage.publishing import follow, locations_of, publish
@@ -123,6 +124,7 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
     manifest = manifest.latest()
     if mode == "strong":
         if manifest.properties.mode == "weak":
+            _check_leaves(manifest)
             # What an earlier strong time has left would be taken for the leaves' state.
             head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
             changed = dataclasses.replace(manifest.latest().properties, mode="strong")
@@ -135,6 +137,16 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
         manifest = complete(manifest)
     head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
     return manifest.latest()
+
+
+def _check_leaves(manifest: Manifest) -> None:
+    """Refuse strong mode for leaves that cannot have versions beside their main branch."""
+    in_parallel(
+        lambda location: check_detachable(
+            location.open_leaf(), location, f"set {manifest.root} to strong mode"
+        ),
+        list(locations_of(manifest).values()),
+    )
 
 
 def _left(manifest: Manifest, found: Head) -> Manifest:
