@@ -12,7 +12,7 @@ from itertools import pairwise
 from lance import LanceOperation
 
 from phalanx.errors import PhalanxError
-from phalanx.storage.head import entries_of
+from phalanx.storage.history_rows import entries_of
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 
