@@ -588,7 +588,7 @@ def test_diff_over_a_promotion_after_vacuum(root: str, store: Store) -> None:
     table.rollback(2)
     table.vacuum(timedelta(0))
     table.append(pa.table({"n": [3]}))
-    [first, last] = table.snapshots()["id"].to_pylist()
+    [*_, first, last] = table.snapshots()["id"].to_pylist()
     assert counts(table, first, last) == [(1, 0)]
 
 
