@@ -29,13 +29,12 @@ class StagedVersion:
 
 def stage(
     location: Location,
-    version: int,
+    dataset: lance.LanceDataset,
     fragments: tuple[FragmentMetadata, ...],
     schema: Schema,
     deletion: leaf.Deletion | None,
 ) -> StagedVersion | None:
     """Make a detached version with the change; None where there is nothing to change."""
-    dataset = location.open_leaf(version)
     leaf.check_ids(dataset, schema, location)
     found = Change() if deletion is None else deletion(dataset)
     change = Change(fragments, found.updated, found.removed)

@@ -68,6 +68,8 @@ class StagedChanges:
         self._new: list[_Leaf] = []
         self._made: list[str] = []
         self._operations: list[str] = []
+        # Leaves that files were written for, in the versions that get them.
+        self._opened: dict[tuple[str, int | None], lance.LanceDataset] = {}
         self._rebased: dict[tuple[str, int], int] = {}
 
     # ── statements ───────────────────────────────────────────────────────────────────────────
@@ -96,7 +98,9 @@ class StagedChanges:
 
     def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for, as the transaction sees it."""
-        return location.open_leaf(version)
+        dataset = location.open_leaf(version)
+        self._opened[location.uri, version] = dataset
+        return dataset
 
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
         """Remember which leaves a statement looked at."""
@@ -115,7 +119,10 @@ class StagedChanges:
             main = 0
             if known is None:
                 main = check_main(self.base, write.object_id, write.location, write.version)
-            done = stage(write.location, write.version, write.fragments, schema, write.deletion)
+            dataset = self._opened.pop((write.location.uri, write.version), None)
+            if dataset is None:
+                dataset = write.location.open_leaf(write.version)
+            done = stage(write.location, dataset, write.fragments, schema, write.deletion)
             return None if done is None else (done, main)
 
         staged = {}
