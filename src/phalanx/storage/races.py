@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from lance.commit import CommitConflictError
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 Result = TypeVar("Result")
 
@@ -19,6 +21,8 @@ _SIGNS = (
     "commit conflict",
 )
 _MOST_ATTEMPTS = 40
+# In attempts: who waits longer than the others take to commit never gets a turn.
+_LONGEST_WAIT = 12
 
 
 def is_lost_race(error: BaseException) -> bool:
@@ -44,11 +48,26 @@ def settling() -> Iterator[None]:
 
 
 def until_won(attempt: Callable[[], Result], attempts: int = _MOST_ATTEMPTS) -> Result:
-    """The result of the first attempt that loses no race; every attempt must start afresh."""
+    """The result of the first attempt that loses no race; every attempt must start afresh.
+
+    After a lost race it waits for a random time, of as many attempts as were lost, more or less:
+    that is long on a slow store and short on a fast one, and nobody waits until others are done.
+    """
+    started = 0.0
+
+    def timed() -> Result:
+        nonlocal started
+        started = time.monotonic()
+        return attempt()
+
+    def wait(state: RetryCallState) -> float:
+        took = time.monotonic() - started
+        return random.uniform(0, took * min(2**state.attempt_number, _LONGEST_WAIT))
+
     retrying = Retrying(
         retry=retry_if_exception(is_lost_race),
-        wait=wait_random_exponential(multiplier=0.01, max=1),
+        wait=wait,
         stop=stop_after_attempt(attempts),
         reraise=True,
     )
-    return retrying(attempt)
+    return retrying(timed)
