@@ -28,6 +28,7 @@ from phalanx.storage import head
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert, upsert
 from phalanx.storage.publishing import publish
+from phalanx.storage.races import until_won
 from phalanx.table import staged, strong
 from phalanx.table.transaction import Transaction
 
@@ -299,6 +300,32 @@ def test_rows_of_a_leaf_with_stable_row_ids_stay_apart(root: str, store: Store) 
     made = lance.dataset(leaf, version=partition.version, **options)
     ids = made.to_table(columns=[], with_row_id=True).column("_rowid").to_pylist()
     assert len(ids) == len(set(ids)) == 60
+
+
+def test_a_writer_that_is_always_late(
+    table: phalanx.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives up in the end, and says what was not done, and who was first."""
+    change, calls = head.change, []
+
+    def late(*arguments: Any) -> None:
+        calls.append(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(head, "change", change)
+            again(table).append(rows(("other", len(calls))))
+        change(*arguments)
+
+    monkeypatch.setattr(head, "until_won", functools.partial(until_won, attempts=3))
+    monkeypatch.setattr(head, "change", late)
+    said = (
+        r"the change of partition v1\('new',\), v1\('a',\) to .* always first, the last one with "
+        r"snapshot 5\. Nothing was changed"
+    )
+    with pytest.raises(CommitConflict, match=said):
+        table.append(rows(("a", 9), ("new", 9)))
+    assert len(calls) == 3
+    assert held(again(table), "n = 9") == []
+    assert held(table, "k = 'other'") == [("other", 1), ("other", 2), ("other", 3)]
 
 
 def test_serializable_sees_phantoms(table: phalanx.Table) -> None:

@@ -223,16 +223,20 @@ def _stands(manifest: Manifest, snapshot: Mapping[str, Any], error: OSError) -> 
     ) from error
 
 
-def until_committed(attempt: Callable[[], Result], manifest: Manifest) -> Result:
+def until_committed(
+    attempt: Callable[[], Result], manifest: Manifest, change: str = "the change"
+) -> Result:
     """What the first attempt gives that no other commit overtakes; each must start afresh."""
     try:
         return until_won(attempt)
     except OSError as error:
         if not is_lost_race(error):
             raise
+        newest = head_of(manifest.latest())
+        last = "" if newest is None else f", the last one with snapshot {newest.sequence}"
         raise CommitConflict(
-            f"Cannot commit to {manifest.root}: other writers were always first ({error}). Try "
-            "again when there are fewer."
+            f"Cannot commit {change} to {manifest.root}: other writers were always first{last}. "
+            "Nothing was changed. Try again when there are fewer."
         ) from None
 
 

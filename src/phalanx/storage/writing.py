@@ -163,7 +163,7 @@ class MainBranches:
         if writes and self.manifest.latest().properties.mode != "weak":
             raise PartialWrite(
                 f"{self.manifest.root} went to strong mode while these partitions were written: "
-                f"{_named([write.key for write in writes])}. The rows are on their main branches, "
+                f"{named([write.key for write in writes])}. The rows are on their main branches, "
                 "but perhaps in no snapshot. Look at the table, and write again what is missing."
             )
         return removed
@@ -193,8 +193,8 @@ def commit_leaves(writes: Sequence[LeafWrite], manifest: Manifest, repair: str) 
     if not written and isinstance(cause, PhalanxError):
         raise cause
     raise PartialWrite(
-        f"Wrote {len(written)} of {len(writes)} partitions. Written: {_named(written)}. "
-        f"Not written: {_named(missing)}. The first failure: {cause} {repair}"
+        f"Wrote {len(written)} of {len(writes)} partitions. Written: {named(written)}. "
+        f"Not written: {named(missing)}. The first failure: {cause} {repair}"
     ) from cause
 
 
@@ -209,7 +209,8 @@ def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: Manifest) -> in
     )
 
 
-def _named(keys: Sequence[PartitionKey]) -> str:
+def named(keys: Sequence[PartitionKey]) -> str:
+    """Partitions by their specs and values, for people: the first of them, if there are many."""
     shown = ", ".join(f"v{key.spec_id}{key.values}" for key in keys[:_MOST_NAMED])
     return (shown or "none") + (", …" if len(keys) > _MOST_NAMED else "")
 

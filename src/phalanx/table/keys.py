@@ -9,13 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phalanx.errors import PhalanxError
-from phalanx.model.partition_key import key_columns, keys_of
+from phalanx.model.partition_key import PartitionKey, key_columns, keys_of
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-
-_MOST_SHOWN = 10
 
 
 def leaf_with(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, int | None]:
@@ -41,16 +39,14 @@ def leaf_with(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, 
     )
 
 
-def shown_keys(manifest: Manifest, object_ids: Iterable[str]) -> list[str]:
-    """Leaves by their specs and partition values, for people: the first few of them."""
+def keys_named(manifest: Manifest, object_ids: Iterable[str]) -> list[PartitionKey]:
+    """The partition keys of the leaves with these object ids."""
     wanted = pa.array(object_ids, pa.string())
-    found = []
+    found: list[PartitionKey] = []
     for number, leaves in sorted(manifest.leaves().items()):
         chosen = leaves.filter(pc.is_in(leaves.column(OBJECT_ID), wanted))
-        found += [
-            f"v{number}{key.values}" for key in keys_of(manifest.keys_of_leaves(number, chosen))
-        ]
-    return found if len(found) <= _MOST_SHOWN else [*found[:_MOST_SHOWN], "…"]
+        found += keys_of(manifest.keys_of_leaves(number, chosen))
+    return found
 
 
 def _one_key(spec: PartitionSpec, values: Mapping[str, Any]) -> pa.Table:

@@ -25,8 +25,8 @@ from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, note_published, publish, standing
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
-from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
-from phalanx.table.keys import shown_keys
+from phalanx.storage.writing import Footprint, LeafWrite, named, remove_unlisted
+from phalanx.table.keys import keys_named
 from phalanx.table.strong import begin
 
 
@@ -175,7 +175,8 @@ class StagedChanges:
                     self._made.clear()
                 raise
 
-        number = until_committed(attempt, self.base)
+        changed = named([each.key for each in self._leaves.values()])
+        number = until_committed(attempt, self.base, f"the change of partition {changed}")
         with standing(number):
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
@@ -309,9 +310,8 @@ class StagedChanges:
     def _overtaken(self, latest: Manifest, names: set[str], why: str) -> Overtaken:
         entries = entries_of(latest, min(names), self.head.sequence)
         other = entries[-1].snapshot if entries else "another"
-        keys = shown_keys(latest, names) or sorted(names)
-        where = f"partition{'s' if len(keys) > 1 else ''} {', '.join(keys)}"
         return Overtaken(
-            f"Cannot commit to {latest.root}: snapshot {other} changed {where} since snapshot "
-            f"{self.head.sequence}, {why}. Start the transaction again."
+            f"Cannot commit to {latest.root}: snapshot {other} changed partition "
+            f"{named(keys_named(latest, names))} since snapshot {self.head.sequence}, {why}. Start "
+            "the transaction again."
         )
