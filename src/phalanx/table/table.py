@@ -207,6 +207,11 @@ class Table:
         """Every snapshot: id, time, operation, partitions, rows added and removed."""
         return history.snapshots(self._refreshed())
 
+    @property
+    def newest_snapshot(self) -> int | None:
+        """The id of the newest snapshot; None in weak mode."""
+        return history.newest(self._refreshed())
+
     @_tells("look into the past of")
     def at(self, snapshot: int | datetime) -> Table:
         """The table as of a snapshot or a time (UTC where it names no zone), read-only."""
