@@ -1,4 +1,4 @@
-"""By this module Spark finds `format("phalanx")`: it imports all whose names begin like this one."""
+"""By this module Spark finds `format("phalanx")`: it imports all that are named like it."""
 
 from phalanx.spark.source import PhalanxSource as DefaultSource
 

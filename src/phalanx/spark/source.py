@@ -8,8 +8,9 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from phalanx.spark.failures import told_in_one_line
-from phalanx.spark.options import READ, STREAM_READ, Options
+from phalanx.spark.options import READ, STREAM_READ, WRITE, Options
 from phalanx.spark.reading import ScanReader, schema_of, table_of
+from phalanx.spark.writing import TableWriter, writer_of
 
 
 class PhalanxSource(DataSource):
@@ -38,6 +39,11 @@ class PhalanxSource(DataSource):
     def reader(self, schema: StructType) -> ScanReader:
         """Who reads the table in a batch."""
         return ScanReader(self._options(READ, "read"), schema, self._snapshot)
+
+    @told_in_one_line
+    def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
+        """Who writes a DataFrame to the table."""
+        return writer_of(self._options(WRITE, "write"), schema, overwrite)
 
     def _options(self, known: frozenset[str], doing: str) -> Options:
         return Options.of(self.options, known, doing)

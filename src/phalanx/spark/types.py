@@ -134,16 +134,11 @@ def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
         # Arrow builds no nested array with NULLs from a slice.
         array = array.take(pa.array(np.arange(len(array))))
     if pt.is_struct(kind):
-        children = [
-            _fitted(array.field(place), child.type)
-            for place, child in enumerate(kind)
-        ]
+        children = [_fitted(array.field(place), child.type) for place, child in enumerate(kind)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=_nulls(array))
     if pt.is_map(kind):
         keys, items = _fitted(array.keys, kind.key_type), _fitted(array.items, kind.item_type)
-        return pa.MapArray.from_arrays(
-            array.offsets, keys, items, type=kind, mask=_nulls(array)
-        )
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_nulls(array))
     if pt.is_list(kind):
         same = pa.list_(pa.field(kind.value_field.name, array.type.value_type))
         lists = array.cast(same)

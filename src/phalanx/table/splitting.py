@@ -1,4 +1,4 @@
-"""A scan in pieces for tasks on other machines: large leaves cut by fragment, small ones together."""
+"""A scan in tasks for other machines: large leaves cut by fragment, small ones put together."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def tasks_of(scan: Scan, wanted_bytes: int | None = None) -> list[ScanTask]:
 def packed_tasks(found: list[Piece], wanted_bytes: int | None = None) -> list[ScanTask]:
     """The pieces in tasks of about equal bytes, neighbours of one leaf put together again."""
     most = split_size(sum(piece.size for piece in found), wanted_bytes)
-    return [
-        ScanTask(tuple(_joined(task))) for task in packed(found, lambda each: each.size, most)
-    ]
+    return [ScanTask(tuple(_joined(task))) for task in packed(found, lambda each: each.size, most)]
 
 
 def pieces(scan: LeafScan) -> list[Piece]:

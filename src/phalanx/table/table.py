@@ -28,8 +28,9 @@ from phalanx.storage.properties import Properties
 from phalanx.storage.writing import MainBranches
 from phalanx.table import changes, foreign_writes, history, inspection, operations, strong
 from phalanx.table.adopt import adopt
+from phalanx.table.arrivals import Statement
+from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
-from phalanx.table.operations import Statement
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.vacuum import Vacuumed, vacuum
@@ -159,6 +160,17 @@ class Table:
     def delete(self, where: str) -> int:
         """Remove the rows that match; returns how many."""
         return operations.delete(*self._statements(), where)
+
+    @_tells("begin a write to")
+    def begin_write(
+        self, operation: str = "append", where: str = "true", marker: str | None = None
+    ) -> WriteJob:
+        """A write by many processes: they `write` rows of it, then one may `commit` it all.
+
+        `operation` is "append", "overwrite" (of the rows that match `where`) or
+        "overwrite_partitions". Of all jobs with the same marker one is committed.
+        """
+        return WriteJob.begin(self._writable(), operation, where, marker)
 
     @_tells("adopt into")
     def adopt(self, uri: str | os.PathLike[str], /, **values: Any) -> PartitionKey:
