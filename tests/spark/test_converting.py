@@ -194,6 +194,7 @@ def columns(draw: st.DrawFn) -> tuple[pa.Field, list[Any]]:
     return field, draw(st.lists(_of_field(field), max_size=5))
 
 
+_HALF = pa.field("item", pa.float16(), nullable=False)
 _TWICE = 1_667_712_600_000_000_001  # 01:30 in New York on the day when it comes twice.
 
 
@@ -202,6 +203,8 @@ _TWICE = 1_667_712_600_000_000_001  # 01:30 in New York on the day when it comes
 @example((pa.field("x", pa.timestamp("ns")), [-(2**63), 2**63 - 1]), 0)
 @example((pa.field("x", pa.list_(pa.field("element", pa.time64("ns")))), [[1], [None], None]), 1)
 @example((pa.field("x", pa.decimal128(2, 4)), [None]), 0)
+@example((pa.field("x", pa.list_(pa.list_(_HALF, 1))), [[None], None, [[1.5]]]), 0)
+@example((pa.field("x", pa.list_(pa.list_(_HALF, 1), 1)), [[None], None, [[1.5]]]), 1)
 def test_every_value_arrives_as_the_same_in_a_wider_type(
     column: tuple[pa.Field, list[Any]], start: int
 ) -> None:

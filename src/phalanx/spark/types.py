@@ -17,6 +17,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from phalanx.errors import SchemaMismatch
+from phalanx.model.rows import copied
 
 _MOST_DIGITS = 38
 _SIMPLE: dict[pa.DataType, st.DataType] = {
@@ -146,29 +147,34 @@ def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _fitted(array.dictionary_decode(), kind)
     if pt.is_nested(kind) and array.offset:
         # Arrow builds no nested array with NULLs from a slice.
-        array = array.take(pa.array(np.arange(len(array))))
+        array = copied(array)
     if pt.is_struct(kind):
-        children = [_fitted(array.field(place), child.type) for place, child in enumerate(kind)]
+        # What is below NULL has no value, not even one that could be cast.
+        inner = array.flatten() if array.null_count else map(array.field, range(len(kind)))
+        children = [_fitted(each, child.type) for each, child in zip(inner, kind, strict=True)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=_nulls(array))
     if pt.is_map(kind):
         keys, items = _fitted(array.keys, kind.key_type), _fitted(array.items, kind.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_nulls(array))
-    if pt.is_list(kind) and pt.is_fixed_size_list(array.type):
-        # Arrow's own cast refuses a NULL vector of items that are not nullable.
-        lengths = array.is_valid().to_numpy(zero_copy_only=False) * array.type.list_size
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-        values = _fitted(array.flatten(), kind.value_type)
-        return pa.ListArray.from_arrays(offsets, values, type=kind, mask=_nulls(array))
     if pt.is_list(kind):
-        same = pa.list_(pa.field(kind.value_field.name, array.type.value_type))
-        lists = array.cast(same)
-        values = _fitted(lists.values, kind.value_type)
-        return pa.ListArray.from_arrays(lists.offsets, values, type=kind, mask=_nulls(lists))
+        offsets, items = _offsets_and_items(array)
+        values = _fitted(items, kind.value_type)
+        return pa.ListArray.from_arrays(offsets, values, type=kind, mask=_nulls(array))
     if pt.is_timestamp(kind) and array.type.unit == "ns":
         return _microseconds(array, kind)
     if pt.is_duration(kind) and array.type.unit == "ns":
         return pc.divide(array.cast(pa.int64()), 1000).cast(kind)
     return array.cast(kind)
+
+
+def _offsets_and_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """What a list is made of; Arrow's own casts refuse NULL vectors of items without NULL."""
+    if pt.is_fixed_size_list(array.type):
+        lengths = array.is_valid().to_numpy(zero_copy_only=False) * array.type.list_size
+        return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32()), array.flatten()
+    if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
+        array = array.cast(pa.list_(array.type.value_field))
+    return array.offsets.cast(pa.int32()), array.values
 
 
 def _microseconds(array: pa.Array, kind: pa.DataType) -> pa.Array:
