@@ -138,7 +138,7 @@ class WriteJob:
             return self._write(rows)
 
     def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
-        manifest = _manifest_at(self.root, self.version)
+        manifest = _manifest_at(self.root, self.version, self.id)
         if self.done is not None:
             return TaskFiles(pa.table({}), ())
         with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
@@ -179,24 +179,27 @@ class WriteJob:
 
     def _commit(self, tasks: Sequence[TaskFiles]) -> Committed:
         manifest = Manifest.open(self.root)
+        base = self._base(manifest)
         arrived = _ArrivedFiles.of(self, tasks)
         snapshot: int | None = None
+        is_repeated = False
 
         def run(statement: Statement) -> int:
-            nonlocal snapshot
+            nonlocal snapshot, is_repeated
             if self.mode != "strong":
-                return statement(MainBranches(self._base(manifest)))
+                return statement(MainBranches(base))
             changes = StagedChanges(self._start(manifest))
             with changes.unless_vacuumed():
                 result = statement(changes)
             snapshot = changes.commit_snapshot(self.marker)
+            is_repeated = changes.is_repeated
             return result
 
         match self.operation:
             case "append" if arrived is not None:
                 operations.add(run, arrived)
             case "overwrite":
-                predicate = self._replaced(manifest)
+                predicate = self._replaced(base)
                 operations.replace_matching(run, arrived or _NOTHING, predicate)
             case "overwrite_partitions" if arrived is not None:
                 operations.replace_partitions(run, arrived)
@@ -206,6 +209,8 @@ class WriteJob:
         if arrived is None:
             return Committed(0, 0, 0, snapshot)
         remove_unlisted(Manifest.open(self.root), arrived.new_locations)
+        if is_repeated:
+            return Committed(0, 0, 0, snapshot)
         return Committed(arrived.rows, arrived.keys.num_rows, arrived.fragments, snapshot)
 
     def _base(self, manifest: Manifest) -> Manifest:
@@ -215,7 +220,9 @@ class WriteJob:
     def _start_version(self, manifest: Manifest) -> Manifest:
         try:
             return manifest.at_version(self.version)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if "not found" not in str(error).lower():
+                raise
             raise self._outlived() from None
 
     def _start(self, manifest: Manifest) -> Start:
@@ -255,8 +262,11 @@ def _leaves_of(
 
 
 @functools.lru_cache(maxsize=4)
-def _manifest_at(root: Location, version: int) -> Manifest:
-    """A version of a manifest, which all tasks of a job in this process share."""
+def _manifest_at(root: Location, version: int, job: str) -> Manifest:
+    """A version of a manifest, which all tasks of a job in this process share.
+
+    For another job the same path may be another table.
+    """
     return Manifest.open(root).at_version(version)
 
 
