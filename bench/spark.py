@@ -16,13 +16,15 @@ from pyspark.sql import functions as f
 
 import phalanx
 import phalanx.spark
-from bench.measure import Measured, cost, faster, in_turns
+from bench.measure import Beside, Measured, cost, faster, in_turns
+from bench.peers import iceberg_on_spark
+from bench.spark_peers import aggregated
 from bench.storage import sample
 
 _BUCKETS = 20
 
 
-def benchmarks(rows: int) -> Iterator[Measured]:
+def benchmarks(rows: int) -> Iterator[Measured | Beside | str]:
     """Every ratio that Phalanx in Spark should keep."""
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as name:
         folder = Path(name)
@@ -32,6 +34,7 @@ def benchmarks(rows: int) -> Iterator[Measured]:
             yield from _joined(spark, rows // 2, folder)
         finally:
             spark.stop()
+        yield from _beside(folder / "source.parquet", folder)
 
 
 def _session(folder: Path) -> SparkSession:
@@ -93,22 +96,21 @@ def _written_and_read(spark: SparkSession, rows: int, folder: Path) -> Iterator[
         yield cost(what, times["phalanx"], "Spark's parquet", times["parquet"], 1.0)
 
 
+def _beside(source: Path, folder: Path) -> Iterator[Beside | str]:
+    """The same jobs in connectors of peers, whose Spark is another one."""
+    found = iceberg_on_spark(source, folder)
+    if isinstance(found, str):
+        yield found
+        return
+    for job, times in found.items():
+        yield Beside(f"the same {job} elsewhere", times)
+
+
 def _aggregate(load: Callable[[], DataFrame]) -> None:
-    _six_aggregates(load()).collect()
+    aggregated(load()).collect()
 
 
-def _six_aggregates(rows: DataFrame) -> DataFrame:
-    return rows.agg(
-        f.sum("id"),
-        f.avg("amount"),
-        f.max("quantity"),
-        f.min("at"),
-        f.count("product"),
-        f.sum(f.col("amount") * f.col("quantity")),
-    )
-
-
-def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured]:
+def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
     random = np.random.default_rng(1)
     sides = {
         "orders": pa.table(
