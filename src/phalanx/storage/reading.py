@@ -41,6 +41,8 @@ class LeafScan:
     columns: tuple[str, ...]
     predicate: Predicate = TRUE
     limit: int | None = None
+    # Only these of its fragments; None stands for all.
+    fragments: tuple[int, ...] | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The matching rows, in the leaf's order."""
@@ -54,10 +56,10 @@ class LeafScan:
     def count_rows(self) -> int:
         """How many rows match, whatever the limit; from metadata alone where all do."""
         dataset = self.location.open_leaf(self.version)
-        if self.predicate == TRUE:
+        if self.predicate == TRUE and self.fragments is None:
             return int(dataset.count_rows())
         inner, rest = for_lance(self.predicate)
-        if rest == TRUE and is_aligned(dataset, self.schema):
+        if rest == TRUE and self.fragments is None and is_aligned(dataset, self.schema):
             return int(dataset.count_rows(to_lance(inner)))
         whole = replace(self, limit=None)
         return sum(batch.num_rows for batch in whole.batches())
@@ -69,6 +71,7 @@ class LeafScan:
             columns=[*self.columns, *extra],
             filter=None if inner == TRUE else to_lance(inner),
             limit=self.limit if rest == TRUE else None,
+            fragments=self._chosen(dataset),
             scan_in_order=True,
             batch_size=_batch_rows(dataset, self.schema),
             batch_readahead=_BATCHES_AHEAD,
@@ -81,10 +84,20 @@ class LeafScan:
                     [kept.column(name) for name in self.columns], schema=schema
                 )
 
+    def _chosen(self, dataset: lance.LanceDataset) -> list[lance.LanceFragment] | None:
+        if self.fragments is None:
+            return None
+        wanted = set(self.fragments)
+        return [each for each in dataset.get_fragments() if each.fragment_id in wanted]
+
     def _reconciled_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
         leaf = schema_of(dataset)
         schema = _projected(self.schema, self.columns)
-        scanner = dataset.scanner(scan_in_order=True, batch_size=_batch_rows(dataset, self.schema))
+        scanner = dataset.scanner(
+            fragments=self._chosen(dataset),
+            scan_in_order=True,
+            batch_size=_batch_rows(dataset, self.schema),
+        )
         for batch in scanner.to_batches():
             rows = reconciled(batch, leaf, self.schema)
             kept = rows.filter(matches(self.predicate, rows))
