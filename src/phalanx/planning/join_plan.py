@@ -136,9 +136,8 @@ class JoinPlan:
         for group in self.groups[:_SHOWN_GROUPS]:
             left, right = _shown(self.left, group.left), _shown(self.right, group.right)
             yield f"group of {readable(group.bytes)}: {left} with {right}"
-        if hidden := len(self.groups) - _SHOWN_GROUPS:
-            if hidden > 0:
-                yield f"and {counted(hidden, 'group')} more"
+        if (hidden := len(self.groups) - _SHOWN_GROUPS) > 0:
+            yield f"and {counted(hidden, 'group')} more"
         for name, side, leaves in (
             ("left", self.left, self.left_only),
             ("right", self.right, self.right_only),

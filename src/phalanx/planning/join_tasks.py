@@ -26,11 +26,11 @@ _FEWEST_TASK_BYTES = 4 << 20
 _MOST_REREAD = 4
 _ALIASES: dict[str, How] = {
     **{name: name for name in HOWS},
-    **{name: "left" for name in ("leftouter", "left_outer")},
-    **{name: "right" for name in ("rightouter", "right_outer")},
-    **{name: "full" for name in ("outer", "fullouter", "full_outer")},
-    **{name: "semi" for name in ("leftsemi", "left_semi")},
-    **{name: "anti" for name in ("leftanti", "left_anti")},
+    **dict.fromkeys(("leftouter", "left_outer"), "left"),
+    **dict.fromkeys(("rightouter", "right_outer"), "right"),
+    **dict.fromkeys(("outer", "fullouter", "full_outer"), "full"),
+    **dict.fromkeys(("leftsemi", "left_semi"), "semi"),
+    **dict.fromkeys(("leftanti", "left_anti"), "anti"),
 }
 
 

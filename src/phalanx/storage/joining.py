@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from datafusion import SessionConfig, SessionContext
 
 from phalanx.planning.join_tasks import Kind
-from phalanx.storage.spilling import KEY, JoinRows, divided
+from phalanx.storage.matching import Block, Flags, one_batch
+from phalanx.storage.spilling import JoinRows, divided
 
 MEMORY = 512 << 20
 LEFT, RIGHT = "left.", "right."
@@ -30,10 +29,6 @@ _MOST_LEVELS = 4
 _STUCK = 0.5
 _OUTPUT_BYTES = 16 << 20
 _FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
-_ROW = ".row"
-
-_Places = npt.NDArray[np.int64]
-_Flags = npt.NDArray[np.bool_]
 
 
 def joined_schema(left: JoinRows, right: JoinRows, kind: Kind) -> pa.Schema:
@@ -128,7 +123,7 @@ class _Pair:
         # Which rows of the other side have had a partner in some block, in their order.
         seen = np.zeros(0, dtype=bool)
         for batches in blocks:
-            block = _Block.of(batches, self.held)
+            block = Block.of(batches, self.held)
             if not block.rows.num_rows and not keeps_others:
                 continue
             at = 0
@@ -149,7 +144,7 @@ class _Pair:
                 yield from self._kept(batch, met, is_held=False)
                 at += batch.num_rows
 
-    def _chunks(self, block: _Block) -> Iterator[pa.RecordBatch]:
+    def _chunks(self, block: Block) -> Iterator[pa.RecordBatch]:
         """The other side, in pieces no smaller than what is held: DataFusion reads both for each.
 
         Every block sees the same rows in the same order.
@@ -160,21 +155,19 @@ class _Pair:
             found = _taken(batches, wanted)
             if not found:
                 return
-            yield _one(found, self.other.schema)
+            yield one_batch(found, self.other.schema)
 
-    def _matches(
-        self, block: _Block, chunk: pa.RecordBatch, met: _Flags
-    ) -> Iterator[pa.RecordBatch]:
+    def _matches(self, block: Block, chunk: pa.RecordBatch, met: Flags) -> Iterator[pa.RecordBatch]:
         """Rows with partners, side by side; marks which rows these are."""
         if not block.rows.num_rows or not chunk.num_rows:
             return
         match self.kind:
             case "semi" | "anti" | "right_anti":
                 if (self.kind == "right_anti") == self.holds_left:
-                    for mine in block.with_partner_in(chunk):
-                        met[mine] = True
+                    for theirs in block.met_in(chunk):
+                        met[theirs] = True
                 else:
-                    for mine in block.partners_of(chunk):
+                    for mine in block.met_by(chunk):
                         block.met[mine] = True
             case _:
                 most = _output_rows(block.rows, chunk)
@@ -188,7 +181,7 @@ class _Pair:
                             chunk.take(pa.array(theirs[some])),
                         )
 
-    def _kept(self, rows: pa.RecordBatch, met: _Flags, is_held: bool) -> Iterator[pa.RecordBatch]:
+    def _kept(self, rows: pa.RecordBatch, met: Flags, is_held: bool) -> Iterator[pa.RecordBatch]:
         """The rows of a side that the join keeps for having a partner, or for having none."""
         wanted = self._wanted(is_held)
         if wanted is None:
@@ -237,84 +230,7 @@ class _Pair:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Rows that are held, which of them have met a partner, and DataFusion's view of their keys."""
-
-    rows: pa.RecordBatch
-    met: _Flags
-    keys: tuple[str, ...]
-    session: SessionContext
-
-    @classmethod
-    def of(cls, batches: list[pa.RecordBatch], side: JoinRows) -> _Block:
-        rows = _one(batches, side.schema)
-        batches.clear()
-        session = SessionContext(
-            SessionConfig(
-                {
-                    "datafusion.execution.target_partitions": "1",
-                    "datafusion.execution.batch_size": str(_MOST_ROWS),
-                }
-            )
-        )
-        block = cls(rows, np.zeros(rows.num_rows, dtype=bool), tuple(side.keys), session)
-        session.register_record_batches("held", [[block._numbered(rows)]])
-        return block
-
-    def pairs_with(self, chunk: pa.RecordBatch) -> Iterator[tuple[_Places, _Places]]:
-        """The places of held rows and of rows of a chunk that have equal keys."""
-        return self._asked(
-            f'SELECT held."{_ROW}", other."{_ROW}" FROM held JOIN other ON {self._equal}', chunk
-        )
-
-    def with_partner_in(self, chunk: pa.RecordBatch) -> Iterator[_Places]:
-        """The places of rows of a chunk that have a partner here."""
-        found = self._asked(
-            f'SELECT other."{_ROW}" FROM other LEFT SEMI JOIN held ON {self._equal}', chunk
-        )
-        return (places for (places,) in found)
-
-    def partners_of(self, chunk: pa.RecordBatch) -> Iterator[_Places]:
-        """The places of held rows that have a partner in a chunk."""
-        found = self._asked(
-            f'SELECT held."{_ROW}" FROM held LEFT SEMI JOIN other ON {self._equal}', chunk
-        )
-        return (places for (places,) in found)
-
-    @property
-    def _equal(self) -> str:
-        return " AND ".join(f'held."{key}" = other."{key}"' for key in self.keys)
-
-    def _asked(self, query: str, chunk: pa.RecordBatch) -> Iterator[tuple[_Places, ...]]:
-        self.session.register_record_batches("other", [[self._numbered(chunk)]])
-        try:
-            for batch in self.session.sql(query).execute_stream():
-                yield tuple(column.to_numpy() for column in batch.to_pyarrow().columns)
-        finally:
-            self.session.deregister_table("other")
-
-    def _numbered(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The keys of the rows, and their places."""
-        places = pa.array(np.arange(rows.num_rows, dtype=np.int64))
-        return pa.RecordBatch.from_arrays(
-            [*(rows.column(key) for key in self.keys), places], names=[*self.keys, _ROW]
-        )
-
-
-def _one(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """The batches as one."""
-    if len(batches) == 1:
-        return batches[0]
-    if not batches:
-        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
-    return pa.concat_batches(batches)
-
-
 def _output_rows(*sides: pa.RecordBatch) -> int:
     """How many rows of these make a batch of some megabytes."""
-    width = sum(side.nbytes // max(side.num_rows, 1) for side in sides)
+    width: int = sum(side.nbytes // max(side.num_rows, 1) for side in sides)
     return max(_FEWEST_ROWS, min(_OUTPUT_BYTES // max(width, 1), _MOST_ROWS))
-
-
-__all__ = ["KEY", "LEFT", "MEMORY", "RIGHT", "JoinRows", "joined", "joined_schema"]

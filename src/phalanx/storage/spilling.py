@@ -114,7 +114,7 @@ def _codes(keys: Sequence[pa.Array], level: int) -> npt.NDArray[np.uint8]:
     mixed = hashes.astype(np.int64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for _ in range(level + 1):
         mixed = (mixed ^ (mixed >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    codes = ((mixed >> np.uint64(48)) % np.uint64(_PIECES)).astype(np.uint8)
+    codes: npt.NDArray[np.uint8] = ((mixed >> np.uint64(48)) % np.uint64(_PIECES)).astype(np.uint8)
     is_null = np.zeros(len(codes), dtype=bool)
     for key in keys:
         if key.null_count:
