@@ -21,6 +21,7 @@ from bench.iceberg import iceberg_table
 from bench.measure import Growth, Measured, Memory, best, cost, faster
 from phalanx.model.partition_key import key_columns
 from phalanx.storage.manifest_changes import insert
+from phalanx.storage.naming import leaf_directory
 from phalanx.storage.partition_rows import new_partitions
 
 _TENANTS = 100
@@ -152,7 +153,7 @@ def _bulk(root: Path, partitions: int) -> None:
     first = (_FIRST_DAY - date(1970, 1, 1)).days
     days = pa.array(np.arange(first, first + partitions, dtype=np.int32)).cast(pa.date32())
     keys = key_columns(1, pa.table({"day": days}), partitions)
-    insert(manifest, new_partitions(manifest, keys, {}))
+    insert(manifest, new_partitions(manifest, keys, leaf_directory))
 
 
 def _bounded(rows: int) -> Iterator[Memory]:

@@ -28,6 +28,7 @@ from bench.writer import few_rows, until_taken
 from phalanx.model.partition_key import key_columns
 from phalanx.storage import head, publishing, writing
 from phalanx.storage.head import LeafVersion
+from phalanx.storage.naming import leaf_directory
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.table import strong
 from phalanx.table.staged import StagedChanges
@@ -105,7 +106,7 @@ def _bulk(root: Path, partitions: int) -> phalanx.Table:
     manifest, newest = strong.begin(table._refreshed())
     tenants = pa.array(np.arange(1, partitions, dtype=np.int32))
     keys = key_columns(1, pa.table({"tenant": tenants}), partitions - 1)
-    new = new_partitions(manifest, keys, {})
+    new = new_partitions(manifest, keys, leaf_directory)
     names = new.filter(pa.compute.equal(new.column("object_type"), "table")).column("object_id")
     leaves = [LeafVersion(name, 1, "append", 1, 0, 1) for name in names.to_pylist()]
     # Nobody is to look for the main branches of leaves that are not there.

@@ -1,6 +1,7 @@
 """Phalanx: one logical table made of many Lance tables."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from phalanx.errors import (
     CommitConflict,
@@ -28,11 +29,13 @@ from phalanx.model.partition_by import (
     year,
 )
 from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.namespace import PartitionedNamespace
 from phalanx.table.scan import Scan
 from phalanx.table.table import Table, create, open
 from phalanx.table.transaction import Transaction
 from phalanx.table.vacuum import Vacuumed
+
+if TYPE_CHECKING:
+    from phalanx.namespace import PartitionedNamespace
 
 try:
     __version__ = version("phalanx-lance")
@@ -73,3 +76,12 @@ __all__ = [
     "truncate",
     "year",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Lance's catalog client takes longer to import than all the rest.
+    if name == "PartitionedNamespace":
+        from phalanx.namespace import PartitionedNamespace
+
+        return PartitionedNamespace
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

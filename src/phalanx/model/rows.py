@@ -67,6 +67,14 @@ def conformed(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Re
         raise SchemaMismatch(f"Cannot read the rows after row {done}: {error}") from None
 
 
+def check_fits(given: pa.Schema, schema: pa.Schema) -> None:
+    """Refuse columns and types that no rows could fit by; values are not looked at."""
+    nothing = [pa.array([], field.type) for field in given]
+    batch = pa.RecordBatch.from_arrays(nothing, schema=given)
+    for _ in conformed(pa.RecordBatchReader.from_batches(given, [batch]), schema):
+        pass
+
+
 def unsliced(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows; what Lance and DataFusion cannot read as a slice is copied."""
     if not any(_is_sliced_struct_in_struct(array) for array in batch.columns):
@@ -327,7 +335,8 @@ def _is_same_family(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pt.is_floating(given) and not pt.is_floating(wanted):
         return False
     if pt.is_decimal(given) and not pt.is_decimal(wanted):
-        return False
+        # Spark has no other type for unsigned 64-bit numbers.
+        return given.scale == 0 and bool(pt.is_integer(wanted))
     return any(belongs(given) and belongs(wanted) for belongs in _FAMILIES)
 
 

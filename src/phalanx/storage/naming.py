@@ -61,9 +61,9 @@ def table_id(namespace_id: str) -> str:
     return f"{namespace_id}{SEPARATOR}{TABLE_NAME}"
 
 
-def leaf_directory(object_id: str) -> str:
+def leaf_directory(object_id: str, prefix: str | None = None) -> str:
     """A directory that no other table has or had (format: Appendix B)."""
-    return f"{secrets.token_hex(4)}_{object_id}"
+    return f"{prefix or secrets.token_hex(4)}_{object_id}"
 
 
 def spec_namespace(spec_id: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
@@ -11,17 +11,16 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import plain_rows
 from phalanx.storage.naming import (
     SEPARATOR,
-    leaf_directory,
     partition_name,
     spec_namespace,
     table_id,
 )
 
 
-def new_partitions(manifest: Manifest, keys: pa.Table, made: Mapping[str, str]) -> pa.Table:
+def new_partitions(manifest: Manifest, keys: pa.Table, directory: Callable[[str], str]) -> pa.Table:
     """The manifest rows that the partitions need: their namespaces and their tables.
 
-    `made` has the directories of leaves that exist already, by object id.
+    `directory` says where the leaf with an object id is, or will be.
     """
     spec = manifest.properties.spec
     rows: dict[str, tuple[str, str | None, tuple[pa.Scalar, ...]]] = {
@@ -40,7 +39,7 @@ def new_partitions(manifest: Manifest, keys: pa.Table, made: Mapping[str, str]) 
             )
             rows[parent] = ("namespace", None, values)
         leaf = table_id(parent)
-        rows[leaf] = ("table", made.get(leaf) or leaf_directory(leaf), values)
+        rows[leaf] = ("table", directory(leaf), values)
     return _manifest_rows(rows, spec)
 
 

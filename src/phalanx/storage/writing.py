@@ -26,6 +26,7 @@ from phalanx.storage.leaf import Change, Deletion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
+from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.races import until_won
@@ -50,7 +51,7 @@ class LeafWrite:
     deletion: Deletion | None = field(default=None)
 
 
-def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
+def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Manifest:
     """Create the partitions of the newest spec that are missing; the manifest that has all.
 
     A leaf exists before its row does. Of two writers that create the same partition one finds
@@ -73,7 +74,7 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
         missing = current.missing(keys)
         if not missing.num_rows:
             return current
-        rows = new_partitions(current, missing, made)
+        rows = new_partitions(current, missing, lambda leaf: made.get(leaf) or new.directory(leaf))
         fresh = [
             (object_id, location)
             for object_id, location in zip(
@@ -84,7 +85,7 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
             if location is not None and object_id not in made
         ]
         schema = current.properties.schema
-        in_parallel(lambda each: leaf.create(current.root.child(each[1]), schema), fresh)
+        in_parallel(lambda each: new.create(current.root.child(each[1]), schema), fresh)
         made.update(fresh)
         insert(current, rows)
         return current.latest()
@@ -93,9 +94,11 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table) -> Manifest:
         found = until_won(attempt)
         manifest.check_current(found)
     except CommitConflict:
-        remove_unlisted(manifest.latest(), made.values())
+        if new.job is None:
+            remove_unlisted(manifest.latest(), made.values())
         raise
-    if made:
+    if made and new.job is None:
+        # The leaves of a job have files in them, which may still be wanted.
         remove_unlisted(found, made.values())
     return found
 
@@ -146,9 +149,9 @@ class MainBranches:
     # A vacuum in weak mode removes nothing that a running write may need.
     horizon: str = ""
 
-    def ensure_partitions(self, keys: pa.Table) -> None:
+    def ensure_partitions(self, keys: pa.Table, new: NewLeaves) -> None:
         """Create the partitions of the newest spec that are missing."""
-        self.manifest = ensure_partitions(self.manifest, keys)
+        self.manifest = ensure_partitions(self.manifest, keys, new)
 
     def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for, in the namespace's schema."""

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from phalanx.errors import PhalanxError
 from phalanx.model.grouping import positions
@@ -62,9 +61,7 @@ def adopt(
         # Who made the namespace with something else than Phalanx gave it no name of its own.
         owner = properties.salt or current.root.uri
         renumber(claim(dataset, owner, current.root, location), properties.schema, location)
-        rows = new_partitions(current, key, {})
-        locations = pc.if_else(rows.column("location").is_valid(), place, None)
-        insert(current, rows.set_column(rows.column_names.index("location"), "location", locations))
+        insert(current, new_partitions(current, key, lambda _: place))
         [found] = keys_of(key)
         return found
 

@@ -41,6 +41,12 @@ def snapshots(manifest: Manifest) -> pa.Table:
     return pa.Table.from_pylist(rows, _COLUMNS)
 
 
+def newest(manifest: Manifest) -> int | None:
+    """The id of the newest snapshot; None where there is none, as in weak mode."""
+    found = head_of(manifest) if manifest.properties.mode == "strong" else None
+    return None if found is None else found.sequence
+
+
 def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
     """The manifest of a snapshot, by id or as of a time (in UTC where it names no zone)."""
     snapshot = _plain(snapshot)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
-from phalanx.model.spec import PartitionField
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.planning.scan import LEAF_COLUMNS, Sizes, located
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
@@ -34,7 +35,7 @@ def partitions(manifest: Manifest) -> pa.Table:
             "location": pa.array([location.uri for _, location, _ in leaves], pa.string()),
             "read_version": pa.array([version for _, _, version in leaves], pa.uint64()),
             "rows": pa.array([sum(f.num_rows for f in each) for each in measured], pa.int64()),
-            "bytes": pa.array([sum(map(_bytes, each)) for each in measured], pa.int64()),
+            "bytes": pa.array([sum(map(bytes_of, each)) for each in measured], pa.int64()),
         },
     )
 
@@ -60,8 +61,36 @@ def files(manifest: Manifest) -> pa.Table:
             ),
             "rows": pa.array([fragment.num_rows for _, fragment in each], pa.int64()),
             "deleted_rows": pa.array([fragment.num_deletions for _, fragment in each], pa.int64()),
-            "bytes": pa.array([_bytes(fragment) for _, fragment in each], pa.int64()),
+            "bytes": pa.array([bytes_of(fragment) for _, fragment in each], pa.int64()),
         },
+    )
+
+
+def specs(known: Mapping[int, PartitionSpec], schema: Schema) -> pa.Table:
+    """Every field of every spec: its place, its id, what it is made of, and its type."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "spec_id": number,
+                "position": position,
+                "field_id": field.field_id,
+                "source_ids": list(field.source_ids),
+                "partition_by": field.label(schema),
+                "result_type": str(field.result_type),
+            }
+            for number, spec in sorted(known.items())
+            for position, field in enumerate(spec.fields)
+        ],
+        pa.schema(
+            [
+                (_SPEC_ID, pa.int32()),
+                ("position", pa.int32()),
+                ("field_id", pa.string()),
+                ("source_ids", pa.list_(pa.int32())),
+                ("partition_by", pa.string()),
+                ("result_type", pa.string()),
+            ]
+        ),
     )
 
 
@@ -71,7 +100,7 @@ def sizes(manifest: Manifest, planned: dict[int, pa.Table]) -> Sizes:
     chosen = [leaf for leaves in planned.values() for leaf in located(leaves)]
 
     def measure(leaf: tuple[str, int | None]) -> int:
-        return sum(map(_bytes, _fragments(root.child(leaf[0]), leaf[1])))
+        return sum(map(bytes_of, _fragments(root.child(leaf[0]), leaf[1])))
 
     counted = dict(zip(chosen, in_parallel(measure, chosen), strict=True))
     if manifest.total_partitions > _MOST_MEASURED:
@@ -91,7 +120,8 @@ def _fragments(location: Location, version: int | None) -> list[FragmentMetadata
     return [fragment.metadata for fragment in location.open_leaf(version).get_fragments()]
 
 
-def _bytes(fragment: FragmentMetadata) -> int:
+def bytes_of(fragment: FragmentMetadata) -> int:
+    """The bytes of a fragment's data files."""
     return sum(file.file_size_bytes or 0 for file in fragment.files)
 
 

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-import lance
 import pyarrow as pa
-from lance.fragment import FragmentMetadata
 
-from phalanx.errors import InvalidPredicate
 from phalanx.model.binding import bind
-from phalanx.model.evaluation import matches
-from phalanx.model.partition_key import keyed
 from phalanx.model.predicate import TRUE, Predicate, all_of, among
-from phalanx.model.rows import conformed, plain_schema, reader_of
+from phalanx.model.rows import reader_of
 from phalanx.planning.fields import bound_fields
 from phalanx.planning.pruning import prune
-from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.shuffle import Shuffled, shuffle
-from phalanx.storage.writing import (
-    Footprint,
-    LeafWrite,
-    deleting,
-    deleting_keys,
-    leaf_writes,
-    merged,
-    write_rows,
-)
+from phalanx.storage.shuffle import Shuffled
+from phalanx.storage.writing import LeafWrite, deleting, deleting_keys, leaf_writes, merged
+from phalanx.table.arrivals import Arriving, LocalRows, Statement, Target, shuffled
 from phalanx.table.scan import plan_of
 
 # How to finish what reached only some partitions.
@@ -41,83 +27,63 @@ _APPEND_THE_REST = (
 )
 
 
-class Target(Protocol):
-    """Where leaves are changed: on their main branches, or within a transaction."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The table as the next statement sees it."""
-
-    @property
-    def horizon(self) -> str:
-        """What a vacuum changes: files written under another one may be gone."""
-
-    def ensure_partitions(self, keys: pa.Table) -> None:
-        """Create the partitions of the newest spec that are missing."""
-
-    def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
-        """A leaf to write files for, in the namespace's schema."""
-
-    def depend_on(self, footprint: Footprint, replaced: bool) -> None:
-        """Say which leaves a statement looked at, and whether rows of its own replace theirs."""
-
-    def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
-        """Change the leaves; the number of rows removed."""
-
-
-Statement = Callable[[Target], int]
-# The files of a statement's rows by leaf, for each horizon under which it was tried.
-Written = defaultdict[str, dict[str, tuple[FragmentMetadata, ...]]]
 # Runs a statement, more than once where another writer's commit makes it look again.
 Run = Callable[[Statement], int]
 
 
 def append(manifest: Manifest, run: Run, data: Any) -> int:
     """Add rows, each to its partition under the newest spec; returns how many."""
-    with _shuffled(manifest, data) as rows:
-        if rows.rows:
-            written: Written = defaultdict(dict)
-
-            def statement(target: Target) -> int:
-                target.ensure_partitions(rows.keys)
-                known = written[target.horizon]
-                writes = write_rows(target.manifest, rows, target.open_leaf, known)
-                return target.commit(writes, "append", _APPEND_THE_REST)
-
-            run(statement)
-        return rows.rows
+    with _local(manifest, data) as rows:
+        return add(run, LocalRows(rows))
 
 
 def overwrite(manifest: Manifest, run: Run, data: Any, where: str) -> int:
     """Replace the rows that match `where` by rows that match it too; returns how many came."""
     predicate = bind(where, manifest.properties.schema)
-    with _shuffled(manifest, data, predicate, where) as rows:
-        _replace(run, rows, lambda now: _deletions(now, predicate), "overwrite")
-        return rows.rows
+    with _local(manifest, data, predicate, where) as rows:
+        return replace_matching(run, LocalRows(rows), predicate)
 
 
 def overwrite_partitions(manifest: Manifest, run: Run, data: Any) -> int:
     """Replace the partitions (under the newest spec) that the data touches; how many rows came."""
-    with _shuffled(manifest, data) as rows:
-        if rows.rows:
-            _replace(run, rows, lambda now: _replaced(now, rows.keys), "overwrite_partitions")
-        return rows.rows
+    with _local(manifest, data) as rows:
+        return replace_partitions(run, LocalRows(rows))
+
+
+def add(run: Run, rows: Arriving) -> int:
+    """Add rows that are on their way; how many."""
+
+    def statement(target: Target) -> int:
+        return target.commit(rows.arrive(target), "append", _APPEND_THE_REST)
+
+    if rows.rows:
+        run(statement)
+    return rows.rows
+
+
+def replace_matching(run: Run, rows: Arriving, predicate: Predicate) -> int:
+    """Replace the rows that match a predicate by others; how many came."""
+    return _replace(run, rows, lambda now: _deletions(now, predicate), "overwrite")
+
+
+def replace_partitions(run: Run, rows: Arriving) -> int:
+    """Replace the partitions that the rows belong to, wherever they are stored; how many came."""
+    if not rows.rows:
+        return 0
+    return _replace(run, rows, lambda now: _replaced(now, rows.keys), "overwrite_partitions")
 
 
 def _replace(
-    run: Run, rows: Shuffled, removed: Callable[[Manifest], Iterable[LeafWrite]], operation: str
-) -> None:
-    written: Written = defaultdict(dict)
-
+    run: Run, rows: Arriving, removed: Callable[[Manifest], Iterable[LeafWrite]], operation: str
+) -> int:
     def statement(target: Target) -> int:
         target.depend_on(functools.partial(_footprint, removed), replaced=True)
-        target.ensure_partitions(rows.keys)
-        manifest = target.manifest
-        deletions = {write.location.uri: write for write in removed(manifest)}
-        writes = write_rows(manifest, rows, target.open_leaf, written[target.horizon])
+        writes = rows.arrive(target)
+        deletions = {write.location.uri: write for write in removed(target.manifest)}
         return target.commit(merged(writes, deletions), operation, _REPEAT)
 
     run(statement)
+    return rows.rows
 
 
 def delete(manifest: Manifest, run: Run, where: str) -> int:
@@ -138,36 +104,11 @@ def _footprint(
     return {write.object_id: write.version for write in removed(manifest)}
 
 
-def _shuffled(
+def _local(
     manifest: Manifest, data: Any, predicate: Predicate = TRUE, where: str = "true"
 ) -> Shuffled:
-    """The rows by partition, every one of them valid; nothing is written yet."""
-    schema, spec = manifest.properties.schema, manifest.properties.spec
-    batches = conformed(reader_of(data), schema.arrow)
-    if predicate != TRUE:
-        batches = _all_matching(batches, predicate, where)
-    return shuffle(
-        batches,
-        plain_schema(schema),
-        lambda rows: keyed(spec, rows, schema),
-        in_memory=isinstance(data, pa.Table | pa.RecordBatch),
-    )
-
-
-def _all_matching(
-    batches: Iterator[pa.RecordBatch], predicate: Predicate, where: str
-) -> Iterator[pa.RecordBatch]:
-    done = 0
-    for batch in batches:
-        kept = matches(predicate, batch)
-        if kept.true_count < batch.num_rows:
-            row = kept.to_pylist().index(False)
-            raise InvalidPredicate(
-                f"Row {done + row} of the data does not match {where!r}, the rows to be replaced: "
-                f"{batch.slice(row, 1).to_pylist()[0]}. Leave it out, or widen the predicate."
-            )
-        done += batch.num_rows
-        yield batch
+    in_memory = isinstance(data, pa.Table | pa.RecordBatch)
+    return shuffled(manifest, reader_of(data), predicate, where, in_memory=in_memory)
 
 
 def _deletions(manifest: Manifest, predicate: Predicate) -> Iterator[LeafWrite]:

@@ -49,7 +49,7 @@ class Scan:
         if self.limit is not None:
             return pa.Table.from_batches(self._batches(), self.schema)
         with told(f"scan {self.location}"):
-            parts = in_parallel(_read, self._leaf_scans(), SCAN_THREADS)
+            parts = in_parallel(_read, self.leaf_scans(), SCAN_THREADS)
         return pa.Table.from_batches([batch for part in parts for batch in part], self.schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -66,7 +66,7 @@ class Scan:
     def count_rows(self) -> int:
         """How many rows there are; from metadata wherever every row of a leaf matches."""
         with told(f"count the rows of {self.location}"):
-            total = sum(in_parallel(LeafScan.count_rows, self._leaf_scans()))
+            total = sum(in_parallel(LeafScan.count_rows, self.leaf_scans()))
         return total if self.limit is None else min(total, self.limit)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -75,14 +75,15 @@ class Scan:
             return
         threads = SCAN_THREADS if left is None else 2
         with told(f"scan {self.location}"):
-            for batch in in_order(self._leaf_scans(), threads, LeafScan.batches):
+            for batch in in_order(self.leaf_scans(), threads, LeafScan.batches):
                 yield batch if left is None else batch.slice(0, left)
                 if left is not None:
                     left -= batch.num_rows
                     if left <= 0:
                         return
 
-    def _leaf_scans(self) -> list[LeafScan]:
+    def leaf_scans(self) -> list[LeafScan]:
+        """What is read of each leaf, in the order of the plan."""
         scans = []
         for spec in self.plan.pruning.specs:
             leaves = self.plan.leaves[spec.spec_id]

@@ -15,11 +15,13 @@ import pyarrow.compute as pc
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
-from phalanx.storage import head, leaf
+from phalanx.storage import head
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
 from phalanx.storage.history_rows import committed_marker, entries_of
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.naming import leaf_directory
+from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, note_published, publish, standing
@@ -52,13 +54,27 @@ class _Leaf:
         return "+".join(dict.fromkeys(self.operations)) or "create"
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a transaction begins with: a moment, a manifest of that time or later, and its head."""
+
+    # Before anything is read or written: a vacuum compares it with its own time.
+    began: datetime
+    base: Manifest
+    head: Head
+
+    @classmethod
+    def now(cls, manifest: Manifest) -> Start:
+        """The newest snapshot."""
+        began = datetime.now(UTC)
+        return cls(began, *begin(manifest))
+
+
 class StagedChanges:
     """What a transaction has done so far, on top of the snapshot that it began with."""
 
-    def __init__(self, manifest: Manifest, isolation: str) -> None:
-        # Before anything is read or written: a vacuum compares it with its own time.
-        self.began = datetime.now(UTC)
-        self.base, self.head = begin(manifest)
+    def __init__(self, start: Start, isolation: str = "snapshot") -> None:
+        self.began, self.base, self.head = start.began, start.base, start.head
         self.manifest = self.base
         self._serializable = isolation == "serializable"
         self._reads: list[Footprint] = []
@@ -74,18 +90,19 @@ class StagedChanges:
 
     # ── statements ───────────────────────────────────────────────────────────────────────────
 
-    def ensure_partitions(self, keys: pa.Table) -> None:
+    def ensure_partitions(self, keys: pa.Table, new: NewLeaves) -> None:
         """Create the partitions of the newest spec that are missing, for this transaction only."""
         missing = self.manifest.missing(keys)
         if not missing.num_rows:
             return
-        rows = new_partitions(self.manifest, missing, {})
+        rows = new_partitions(self.manifest, missing, new.directory)
         tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
         names = tables.column("object_id").to_pylist()
         places = tables.column("location").to_pylist()
-        self._made += places
+        if new.job is None:
+            self._made += places
         schema, root = self.manifest.properties.schema, self.manifest.root
-        versions = in_parallel(lambda place: leaf.create(root.child(place), schema), places)
+        versions = in_parallel(lambda place: new.create(root.child(place), schema), places)
         for key, name, place, version in zip(
             keys_of(missing), names, places, versions, strict=True
         ):
@@ -263,7 +280,7 @@ class StagedChanges:
         missing = np.flatnonzero(places < 0)
         if not len(missing):
             return found, None
-        rows = new_partitions(latest, self._new_keys.take(pa.array(missing)), {})
+        rows = new_partitions(latest, self._new_keys.take(pa.array(missing)), leaf_directory)
         ours = iter([self._new[place] for place in missing])
         locations: list[str | None] = []
         for name, kind in zip(

@@ -28,8 +28,9 @@ from phalanx.storage.properties import Properties
 from phalanx.storage.writing import MainBranches
 from phalanx.table import changes, foreign_writes, history, inspection, operations, strong
 from phalanx.table.adopt import adopt
+from phalanx.table.arrivals import Statement
+from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
-from phalanx.table.operations import Statement
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.vacuum import Vacuumed, vacuum
@@ -160,6 +161,17 @@ class Table:
         """Remove the rows that match; returns how many."""
         return operations.delete(*self._statements(), where)
 
+    @_tells("begin a write to")
+    def begin_write(
+        self, operation: str = "append", where: str = "true", marker: str | None = None
+    ) -> WriteJob:
+        """A write by many processes: they `write` rows of it, then one may `commit` it all.
+
+        `operation` is "append", "overwrite" (of the rows that match `where`) or
+        "overwrite_partitions". Of all jobs with the same marker one is committed.
+        """
+        return WriteJob.begin(self._writable(), operation, where, marker)
+
     @_tells("adopt into")
     def adopt(self, uri: str | os.PathLike[str], /, **values: Any) -> PartitionKey:
         """Make an existing Lance table a partition, where it is and without a copy; its key.
@@ -206,6 +218,11 @@ class Table:
     def snapshots(self) -> pa.Table:
         """Every snapshot: id, time, operation, partitions, rows added and removed."""
         return history.snapshots(self._refreshed())
+
+    @property
+    def newest_snapshot(self) -> int | None:
+        """The id of the newest snapshot; None in weak mode."""
+        return history.newest(self._refreshed())
 
     @_tells("look into the past of")
     def at(self, snapshot: int | datetime) -> Table:

@@ -21,9 +21,9 @@ from phalanx.planning.scan import OBJECT_ID, READ_VERSION, ScanPlan
 from phalanx.storage.failures import told
 from phalanx.storage.manifest import Manifest
 from phalanx.table import operations
-from phalanx.table.operations import Statement
+from phalanx.table.arrivals import Statement
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
-from phalanx.table.staged import Overtaken, StagedChanges
+from phalanx.table.staged import Overtaken, StagedChanges, Start
 
 _ISOLATIONS = ("snapshot", "serializable")
 _MOST_ATTEMPTS = 20
@@ -43,7 +43,7 @@ class Transaction:
                 f"{' or '.join(map(repr, _ISOLATIONS))}."
             )
         check_marker(marker)
-        self._changes = StagedChanges(manifest, isolation)
+        self._changes = StagedChanges(Start.now(manifest), isolation)
         self._marker = marker
         self._is_over = False
         # Each statement stands on the one before it, whichever thread it comes from.
@@ -132,7 +132,7 @@ def run_alone(manifest: Manifest, statement: Statement) -> int:
     began: dict[str, datetime] = {}
 
     def attempt() -> int:
-        changes = StagedChanges(manifest, "snapshot")
+        changes = StagedChanges(Start.now(manifest))
         # What an earlier attempt has written is as old as that attempt.
         changes.began = began.setdefault(changes.horizon, changes.began)
         try:

@@ -1,0 +1,5 @@
+"""Phalanx in Spark: `format("phalanx")`, and the steps of a pipeline."""
+
+from phalanx.spark.session import configure
+
+__all__ = ["configure"]

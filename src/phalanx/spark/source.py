@@ -1,0 +1,49 @@
+"""The data source `phalanx`: what Spark asks for, and who answers."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from phalanx.spark.failures import told_in_one_line
+from phalanx.spark.options import READ, STREAM_READ, WRITE, Options
+from phalanx.spark.reading import ScanReader, schema_of, table_of
+from phalanx.spark.writing import TableWriter, writer_of
+
+
+class PhalanxSource(DataSource):
+    """Tables of Phalanx in Spark: `spark.read.format("phalanx").load(uri)`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # What a DataFrame reads stays the same from when it was loaded, in strong mode.
+        self._snapshot: int | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "phalanx"
+
+    @told_in_one_line
+    def schema(self) -> StructType:
+        """The columns of the table, as Spark sees them."""
+        options = self._options(READ | STREAM_READ, "read")
+        table = table_of(options)
+        if options.text("snapshot") is None:
+            self._snapshot = table.newest_snapshot
+        return schema_of(options, table_of(options, self._snapshot))
+
+    @told_in_one_line
+    def reader(self, schema: StructType) -> ScanReader:
+        """Who reads the table in a batch."""
+        return ScanReader(self._options(READ, "read"), schema, self._snapshot)
+
+    @told_in_one_line
+    def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
+        """Who writes a DataFrame to the table."""
+        return writer_of(self._options(WRITE, "write"), schema, overwrite)
+
+    def _options(self, known: frozenset[str], doing: str) -> Options:
+        return Options.of(self.options, known, doing)

@@ -1,0 +1,158 @@
+"""Writes by Spark: tasks write files, the driver commits them once."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
+from phalanx.model.evolution import next_spec
+from phalanx.model.rows import check_fits
+from phalanx.model.schema import Schema
+from phalanx.spark.failures import told_in_one_line
+from phalanx.spark.options import Options
+from phalanx.spark.types import arrow_schema
+from phalanx.table.jobs import (
+    APPEND,
+    OVERWRITE,
+    OVERWRITE_PARTITIONS,
+    Committed,
+    TaskFiles,
+    WriteJob,
+)
+from phalanx.table.table import Table, create, open
+
+
+@dataclass(slots=True)
+class FilesWritten(WriterCommitMessage):
+    """What a task tells the driver: the files it has written, and for which job."""
+
+    job: WriteJob
+    files: TaskFiles
+
+
+@dataclass(slots=True)
+class TableWriter(DataSourceArrowWriter):
+    """Writes the rows of a DataFrame; without a job it writes nothing."""
+
+    job: WriteJob | None
+
+    @told_in_one_line
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task into files that nobody sees yet."""
+        return WriterCommitMessage() if self.job is None else written(self.job, iterator)
+
+    @told_in_one_line
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make what the tasks have written visible."""
+        if self.job is not None:
+            report(self.job, committed(self.job, messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing was committed, or nobody knows: what is not listed vacuum removes."""
+
+
+def written(job: WriteJob, batches: Iterator[pa.RecordBatch]) -> FilesWritten:
+    """Write the batches of one task."""
+    first = next(batches, None)
+    if first is None:
+        return FilesWritten(job, TaskFiles(pa.table({}), ()))
+    reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
+    return FilesWritten(job, job.write(reader))
+
+
+def committed(job: WriteJob, messages: list[WriterCommitMessage | None]) -> Committed:
+    """Commit what the tasks have written, each of which has sent one message."""
+    return job.commit([each.files for each in messages if isinstance(each, FilesWritten)])
+
+
+def report(job: WriteJob, done: Committed) -> None:
+    """Say what was written, where Spark's own messages go."""
+    print(f"phalanx: {done} of {job.root}", file=sys.stderr)
+
+
+def writer_of(options: Options, schema: StructType, overwrite: bool) -> TableWriter:
+    """Who writes a DataFrame; everything that can be refused is refused here."""
+    operation, where = _operation(options, overwrite)
+    table = table_to_write(
+        options, schema, options.choice("if_exists", "append", "error", "ignore")
+    )
+    if table is None:
+        return TableWriter(None)
+    check_fits(arrow_schema(schema), table.schema)
+    return TableWriter(table.begin_write(operation, where, options.text("marker")))
+
+
+def _operation(options: Options, overwrite: bool) -> tuple[str, str]:
+    """What is done to the rows that are there, and to which of them."""
+    dynamic = options.choice("partition_overwrite", "static", "dynamic") == "dynamic"
+    where = options.text("replace_where")
+    for name, is_given in (("replace_where", where is not None), ("partition_overwrite", dynamic)):
+        if is_given and not overwrite:
+            raise PhalanxError(
+                f"Cannot append with {name}={options.text(name)!r}: it says what to overwrite. "
+                "Use mode('overwrite'), or leave it out."
+            )
+    if dynamic and where is not None:
+        raise PhalanxError(
+            "Cannot overwrite with both replace_where and partition_overwrite=dynamic: the first "
+            "names the rows to replace, the second takes the partitions of the data. Use one."
+        )
+    if dynamic:
+        return OVERWRITE_PARTITIONS, "true"
+    return (OVERWRITE, where or "true") if overwrite else (APPEND, "true")
+
+
+def table_to_write(options: Options, schema: StructType, if_exists: str = "append") -> Table | None:
+    """The table, made if it is missing and `partition_by` says how; None if it is left alone."""
+    location, partition_by = options.location, options.text("partition_by")
+    try:
+        table = open(location.uri, storage_options=location.storage_options)
+    except NotPartitioned:
+        if partition_by is None:
+            raise NotPartitioned(
+                f"Cannot write to {location}: there is no table. Check the path, or have it made "
+                "with option('partition_by', 'year(ts), bucket(16, id), country'), which may be "
+                "empty for a table of one partition."
+            ) from None
+        return create(
+            location.uri,
+            arrow_schema(schema),
+            partition_by,
+            transaction=options.choice("transaction", "weak", "strong"),
+            storage_options=location.storage_options,
+        )
+    if if_exists == "error":
+        raise PhalanxError(
+            f"Cannot write to {location}: the table exists, and if_exists='error'. Choose another "
+            "path, or leave the option out to add to it."
+        )
+    if if_exists == "ignore":
+        return None
+    _check_unchanged(options, table, partition_by)
+    return table
+
+
+def _check_unchanged(options: Options, table: Table, partition_by: str | None) -> None:
+    """Refuse to make a table anew that is another by now."""
+    if partition_by is not None:
+        known = Schema.of(table.schema)
+        wanted = next_spec(partition_by, known, table.specs)
+        if wanted.fields != table.spec.fields:
+            raise InvalidSpec(
+                f"Cannot write to {table.uri} by {partition_by!r}: it is partitioned by "
+                f"{table.spec.label(known) or 'nothing'}. Leave partition_by out, or evolve the "
+                "table first."
+            )
+    mode = options.text("transaction")
+    if mode is not None and options.choice("transaction", "weak", "strong") != table.mode:
+        raise PhalanxError(
+            f"Cannot write to {table.uri} with transaction={mode!r}: it is in {table.mode} mode. "
+            "Leave the option out, or change the table with set_mode."
+        )

@@ -1,0 +1,369 @@
+"""A write by many tasks on many machines, and the one commit that ends it.
+
+The driver begins a job; each task writes the rows it has into files of their leaves, and tells
+which; the driver commits the files of the tasks that succeeded. Leaves of new partitions are made
+by whichever task comes first, where all tasks of the job look for them. What failed, killed and
+doubled tasks leave is listed nowhere, and vacuum removes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance import LanceDataset, LanceOperation
+from lance.fragment import FragmentMetadata
+
+from phalanx.errors import CommitConflict, PhalanxError
+from phalanx.model.binding import bind
+from phalanx.model.grouping import positions
+from phalanx.model.predicate import TRUE, Predicate
+from phalanx.planning.scan import located
+from phalanx.storage import leaf
+from phalanx.storage.failures import told
+from phalanx.storage.head import with_head
+from phalanx.storage.history_rows import committed_marker
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.new_leaves import NewLeaves
+from phalanx.storage.parallel import WRITE_THREADS, in_parallel
+from phalanx.storage.partition_rows import new_partitions
+from phalanx.storage.reconcile import align
+from phalanx.storage.staging import copied_rows
+from phalanx.storage.writing import LeafWrite, MainBranches, leaf_writes, remove_unlisted
+from phalanx.table import operations
+from phalanx.table.arrivals import Statement, Target, shuffled
+from phalanx.table.staged import StagedChanges, Start
+from phalanx.table.transaction import check_marker
+
+APPEND, OVERWRITE, OVERWRITE_PARTITIONS = "append", "overwrite", "overwrite_partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class LeafFiles:
+    """Files that a task has written: where, and of which leaf, as the manifest names it."""
+
+    location: str
+    fragments: tuple[FragmentMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """What one task has written: partitions, and the files of each."""
+
+    keys: pa.Table
+    files: tuple[LeafFiles, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return sum(each.num_rows for files in self.files for each in files.fragments)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a job has done; the snapshot only in strong mode."""
+
+    rows: int
+    partitions: int
+    fragments: int
+    snapshot: int | None = None
+
+    def __str__(self) -> str:
+        snapshot = "" if self.snapshot is None else f", snapshot {self.snapshot}"
+        return (
+            f"wrote {self.rows:,} rows to {self.partitions:,} partitions in {self.fragments:,} "
+            f"fragments{snapshot}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """A write by many tasks: what it does, and the state of the table that it began with."""
+
+    id: str
+    root: Location
+    version: int
+    mode: str
+    began: datetime
+    operation: str
+    where: str
+    marker: str | None
+    # The snapshot that had the marker when the job began: there is nothing left to do.
+    done: int | None
+
+    @classmethod
+    def begin(
+        cls, manifest: Manifest, operation: str, where: str = "true", marker: str | None = None
+    ) -> WriteJob:
+        """A job on the newest state of a table; a predicate that does not fit is refused."""
+        if operation not in (APPEND, OVERWRITE, OVERWRITE_PARTITIONS):
+            raise PhalanxError(f"Cannot begin a job that does {operation!r}.")
+        check_marker(marker)
+        bind(where, manifest.properties.schema)
+        began, done = datetime.now(UTC), None
+        mode = manifest.properties.mode
+        if mode == "strong":
+            start = Start.now(manifest)
+            began, manifest = start.began, start.base
+            done = None if marker is None else committed_marker(manifest, marker)
+        elif marker is not None:
+            raise PhalanxError(
+                f"Cannot write to {manifest.root} once only, by the marker {marker!r}: it is in "
+                "weak mode. Leave the marker out, or change the table with set_mode('strong')."
+            )
+        return cls(
+            uuid.uuid4().hex,
+            manifest.root,
+            manifest.version,
+            mode,
+            began,
+            operation,
+            where,
+            marker,
+            done,
+        )
+
+    # ── on the executors ─────────────────────────────────────────────────────────────────────
+
+    def write(self, rows: pa.RecordBatchReader) -> TaskFiles:
+        """Write rows into files that nobody sees yet."""
+        with told(f"write to {self.root}"):
+            return self._write(rows)
+
+    def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
+        manifest = _manifest_at(self.root, self.version)
+        if self.done is not None:
+            return TaskFiles(pa.table({}), ())
+        with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
+            places = manifest.places(arrived.keys)
+            leaves = _leaves_of(manifest, arrived.keys, places, NewLeaves(self.id))
+
+            def write(place: int) -> LeafFiles:
+                location, version = leaves[place]
+                dataset = self._opened(manifest, location, version)
+                target = self.root.child(location)
+                return LeafFiles(location, leaf.write(dataset, target, arrived.reader(place)))
+
+            written = in_parallel(write, range(len(leaves)), WRITE_THREADS)
+            return TaskFiles(arrived.keys, tuple(written))
+
+    def _opened(self, manifest: Manifest, location: str, version: int | None) -> lance.LanceDataset:
+        """A leaf to write files for; one that the manifest does not list is made first."""
+        target, schema = self.root.child(location), manifest.properties.schema
+        if version == _NEW:
+            return target.open_leaf(NewLeaves(self.id).create(target, schema))
+        if self.mode == "strong":
+            return target.open_leaf(version)
+        return align(target, schema, manifest.check_current)
+
+    def _replaced(self, manifest: Manifest) -> Predicate:
+        if self.operation != OVERWRITE:
+            return TRUE
+        return bind(self.where, manifest.properties.schema)
+
+    # ── on the driver ────────────────────────────────────────────────────────────────────────
+
+    def commit(self, tasks: Sequence[TaskFiles]) -> Committed:
+        """Make the files of all tasks visible: at once in strong mode, else leaf by leaf."""
+        if self.done is not None:
+            return Committed(0, 0, 0, self.done)
+        with told(f"commit to {self.root}"):
+            return self._commit(tasks)
+
+    def _commit(self, tasks: Sequence[TaskFiles]) -> Committed:
+        manifest = Manifest.open(self.root)
+        arrived = _ArrivedFiles.of(self, tasks)
+        snapshot: int | None = None
+
+        def run(statement: Statement) -> int:
+            nonlocal snapshot
+            if self.mode != "strong":
+                return statement(MainBranches(self._base(manifest)))
+            changes = StagedChanges(self._start(manifest))
+            with changes.unless_vacuumed():
+                result = statement(changes)
+            snapshot = changes.commit_snapshot(self.marker)
+            return result
+
+        match self.operation:
+            case "append" if arrived is not None:
+                operations.add(run, arrived)
+            case "overwrite":
+                predicate = self._replaced(manifest)
+                operations.replace_matching(run, arrived or _NOTHING, predicate)
+            case "overwrite_partitions" if arrived is not None:
+                operations.replace_partitions(run, arrived)
+        if snapshot is None and self.marker is not None:
+            # Also a job without rows is done once.
+            snapshot = StagedChanges(self._start(manifest)).commit_snapshot(self.marker)
+        if arrived is None:
+            return Committed(0, 0, 0, snapshot)
+        remove_unlisted(Manifest.open(self.root), arrived.new_locations)
+        return Committed(arrived.rows, arrived.keys.num_rows, arrived.fragments, snapshot)
+
+    def _base(self, manifest: Manifest) -> Manifest:
+        """The manifest that the tasks have written for."""
+        return manifest if manifest.version == self.version else self._start_version(manifest)
+
+    def _start_version(self, manifest: Manifest) -> Manifest:
+        try:
+            return manifest.at_version(self.version)
+        except (OSError, ValueError):
+            raise self._outlived() from None
+
+    def _start(self, manifest: Manifest) -> Start:
+        found = with_head(manifest, self.version)
+        if found is None:
+            raise self._outlived()
+        return Start(self.began, *found)
+
+    def _outlived(self) -> CommitConflict:
+        return CommitConflict(
+            f"Cannot commit to {self.root}: the write began at {self.began.isoformat()}, and a "
+            "vacuum has removed the state that it began with. Run it again."
+        )
+
+
+# The version of a leaf that the manifest does not list.
+_NEW = -1
+
+
+def _leaves_of(
+    manifest: Manifest, keys: pa.Table, places: np.ndarray, new: NewLeaves
+) -> list[tuple[str, int | None]]:
+    """For each partition key its leaf's location and version."""
+    found: list[tuple[str, int | None]] = [("", _NEW)] * keys.num_rows
+    listed = np.flatnonzero(places >= 0)
+    spec = manifest.properties.spec
+    leaves = manifest.leaves()[spec.id].take(pa.array(places[listed]))
+    for place, leaf_found in zip(listed.tolist(), located(leaves), strict=True):
+        found[place] = leaf_found
+    missing = np.flatnonzero(places < 0)
+    if len(missing):
+        rows = new_partitions(manifest, keys.take(pa.array(missing)), new.directory)
+        locations = rows.column("location").drop_null().to_pylist()
+        for place, location in zip(missing.tolist(), locations, strict=True):
+            found[place] = (location, _NEW)
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _manifest_at(root: Location, version: int) -> Manifest:
+    """A version of a manifest, which all tasks of a job in this process share."""
+    return Manifest.open(root).at_version(version)
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrivedFiles:
+    """The files of all tasks, by partition."""
+
+    job: WriteJob
+    keys: pa.Table
+    files: tuple[tuple[LeafFiles, ...], ...]
+
+    @classmethod
+    def of(cls, job: WriteJob, tasks: Iterable[TaskFiles]) -> _ArrivedFiles | None:
+        """The files of the tasks that wrote any; None if none did."""
+        wrote = [task for task in tasks if task.files]
+        if not wrote:
+            return None
+        keys = wrote[0].keys
+        files: list[list[LeafFiles]] = [[each] for each in wrote[0].files]
+        for task in wrote[1:]:
+            places = positions(task.keys, keys)
+            fresh = np.flatnonzero(places < 0)
+            places[fresh] = np.arange(len(fresh)) + keys.num_rows
+            keys = pa.concat_tables([keys, task.keys.take(pa.array(fresh))])
+            files.extend([] for _ in fresh)
+            for place, each in zip(places.tolist(), task.files, strict=True):
+                files[place].append(each)
+        return cls(job, keys, tuple(map(tuple, files)))
+
+    @property
+    def rows(self) -> int:
+        return sum(each.num_rows for each in self._fragments)
+
+    @property
+    def fragments(self) -> int:
+        """How many fragments there are."""
+        return len(self._fragments)
+
+    @property
+    def _fragments(self) -> list[FragmentMetadata]:
+        return [each for leaf in self.files for files in leaf for each in files.fragments]
+
+    @property
+    def new_locations(self) -> set[str]:
+        """Where tasks have written: the leaves that they made are among these."""
+        made = NewLeaves(self.job.id)
+        return {
+            files.location
+            for leaf_files in self.files
+            for files in leaf_files
+            if files.location == made.directory(files.location.partition("_")[2])
+        }
+
+    def arrive(self, target: Target) -> list[LeafWrite]:
+        """The files, each in its leaf; those of a leaf that another writer made are copied."""
+        target.ensure_partitions(self.keys, NewLeaves(self.job.id))
+        manifest = target.manifest
+        spec = manifest.properties.spec
+        leaves = manifest.leaves()[spec.id].take(pa.array(manifest.places(self.keys)))
+        writes = list(leaf_writes(manifest, spec.id, leaves, [None] * leaves.num_rows))
+
+        def arrived(place: int) -> LeafWrite:
+            write = writes[place]
+            found: list[FragmentMetadata] = []
+            for files in self.files[place]:
+                source = self.job.root.child(files.location)
+                if source.uri == write.location.uri:
+                    found += files.fragments
+                else:
+                    into = target.open_leaf(write.location, write.version)
+                    found += _copied(source, files.fragments, write.location, into)
+            return replace(write, fragments=tuple(found))
+
+        return in_parallel(arrived, range(len(writes)), WRITE_THREADS)
+
+
+def _copied(
+    source: Location,
+    fragments: tuple[FragmentMetadata, ...],
+    target: Location,
+    into: lance.LanceDataset,
+) -> tuple[FragmentMetadata, ...]:
+    dataset = source.open_leaf()
+    staged = LanceDataset.commit(
+        dataset,
+        LanceOperation.Append(list(fragments)),
+        read_version=dataset.version,
+        detached=True,
+        **source.write_options,
+    )
+    ours = {file.path for fragment in fragments for file in fragment.files}
+    chosen = [
+        each.metadata
+        for each in staged.get_fragments()
+        if any(file.path in ours for file in each.metadata.files)
+    ]
+    return copied_rows(target, staged, chosen, into)
+
+
+class _Nothing:
+    """No rows, of no partition: an overwrite by them only removes."""
+
+    rows = 0
+    keys = pa.table({})
+
+    def arrive(self, target: Target) -> list[LeafWrite]:
+        return []
+
+
+_NOTHING = _Nothing()

@@ -1,0 +1,81 @@
+"""A scan in tasks for other machines: large leaves cut by fragment, small ones put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from phalanx.planning.splits import packed, split_size
+from phalanx.storage.failures import told
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.reading import LeafScan, in_order
+from phalanx.table.inspection import bytes_of
+from phalanx.table.scan import Scan
+
+# Other tasks run beside this one.
+_LEAVES_AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """What one task reads: parts of leaves, each in the version that the plan has seen."""
+
+    scans: tuple[LeafScan, ...]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, in the order of the plan."""
+        with told("read a part of a scan"):
+            yield from in_order(self.scans, _LEAVES_AHEAD, LeafScan.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some fragments of a leaf, with their bytes."""
+
+    scan: LeafScan
+    size: int
+
+
+def tasks_of(scan: Scan, wanted_bytes: int | None = None) -> list[ScanTask]:
+    """The scan in tasks of about equal bytes, in its order."""
+    leaves = in_parallel(pieces, scan.leaf_scans())
+    return packed_tasks([piece for each in leaves for piece in each], wanted_bytes)
+
+
+def packed_tasks(found: list[Piece], wanted_bytes: int | None = None) -> list[ScanTask]:
+    """The pieces in tasks of about equal bytes, neighbours of one leaf put together again."""
+    most = split_size(sum(piece.size for piece in found), wanted_bytes)
+    return [ScanTask(tuple(_joined(task))) for task in packed(found, lambda each: each.size, most)]
+
+
+def pieces(scan: LeafScan) -> list[Piece]:
+    """The fragments of a leaf, in the version that is its newest now if none is named."""
+    dataset = scan.location.open_leaf(scan.version)
+    pinned = replace(scan, version=dataset.version)
+    wanted = None if scan.fragments is None else set(scan.fragments)
+    return [
+        Piece(replace(pinned, fragments=(each.fragment_id,)), bytes_of(each.metadata))
+        for each in dataset.get_fragments()
+        if wanted is None or each.fragment_id in wanted
+    ]
+
+
+def _joined(task: tuple[Piece, ...]) -> Iterator[LeafScan]:
+    """The scans of a task: one for all its fragments of a leaf."""
+    waiting: LeafScan | None = None
+    for piece in task:
+        scan = piece.scan
+        if waiting is not None and (waiting.location, waiting.version) == (
+            scan.location,
+            scan.version,
+        ):
+            both = (*(waiting.fragments or ()), *(scan.fragments or ()))
+            waiting = replace(waiting, fragments=both)
+            continue
+        if waiting is not None:
+            yield waiting
+        waiting = scan
+    if waiting is not None:
+        yield waiting
