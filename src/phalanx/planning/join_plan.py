@@ -10,8 +10,9 @@ from typing import Any
 from phalanx.model.partition_key import json_value
 from phalanx.planning.join_groups import Places, region
 from phalanx.planning.join_keys import JoinKey
+from phalanx.planning.join_kinds import HOWS, How
 from phalanx.planning.join_leaves import JoinedTable, JoinLeaf, VersionPair, paired
-from phalanx.planning.join_tasks import HOWS, TASK_BYTES, Execution, How, execution
+from phalanx.planning.join_tasks import Execution, execution
 from phalanx.planning.scan import counted, readable
 
 _SHOWN_GROUPS = 20
@@ -95,9 +96,9 @@ class JoinPlan:
             for place in group.right
         )
 
-    def execution(self, how: How, task_bytes: int = TASK_BYTES, parallelism: int = 1) -> Execution:
-        """The tasks and shuffles of one kind of join."""
-        return execution(self.left, self.right, self.pairs, how, task_bytes, parallelism)
+    def execution(self, how: How, task_bytes: int | None = None) -> Execution:
+        """The tasks and shuffles of one kind of join; see `join_tasks`."""
+        return execution(self.left, self.right, self.pairs, how, task_bytes)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON has it; versions as text, because they have 64 bits."""

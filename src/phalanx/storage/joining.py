@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from phalanx.planning.join_tasks import Kind
+from phalanx.planning.join_kinds import Kind
 from phalanx.storage.matching import Block, Flags, one_batch
 from phalanx.storage.spilling import JoinRows, divided
 

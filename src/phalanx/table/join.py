@@ -47,7 +47,7 @@ def plan_join(
 def manifest_of(table: Joinable, storage_options: dict[str, str] | None) -> Manifest:
     """The manifest of a table, as it is now or as of the table's snapshot."""
     opened = table if isinstance(table, Table) else open(table, storage_options=storage_options)
-    return opened.manifest
+    return opened._refreshed()
 
 
 def _side(manifest: Manifest, where: str | None) -> JoinedTable:

@@ -12,10 +12,11 @@ import pyarrow.types as pt
 from phalanx.errors import SchemaMismatch
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
+from phalanx.planning.join_cuts import JoinTask, Piece
 from phalanx.planning.join_keys import JoinKey, comparable
+from phalanx.planning.join_kinds import How
 from phalanx.planning.join_leaves import JoinedTable
 from phalanx.planning.join_plan import JoinPlan
-from phalanx.planning.join_tasks import How, JoinTask, Kind, Piece
 from phalanx.storage.failures import told
 from phalanx.storage.joining import LEFT, MEMORY, RIGHT, joined
 from phalanx.storage.location import Location
@@ -200,6 +201,3 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
 
 def _plain(array: pa.Array) -> pa.Array:
     return array.dictionary_decode() if pt.is_dictionary(array.type) else array
-
-
-__all__ = ["JoinColumn", "JoinReader", "Kind", "SideReader", "join_reader"]
