@@ -15,8 +15,6 @@ from phalanx.model.schema import Schema
 from phalanx.planning.join_cuts import JoinTask, Piece
 from phalanx.planning.join_keys import JoinKey, comparable
 from phalanx.planning.join_kinds import How
-from phalanx.planning.join_leaves import JoinedTable
-from phalanx.planning.join_plan import JoinPlan
 from phalanx.storage.failures import told
 from phalanx.storage.joining import LEFT, MEMORY, RIGHT, joined
 from phalanx.storage.location import Location
@@ -36,6 +34,10 @@ class JoinColumn:
     type: pa.DataType
     left: str | None
     right: str | None
+
+    def of(self, is_left: bool) -> str | None:
+        """The column of one side that it is made of, if there is one."""
+        return self.left if is_left else self.right
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,57 +107,36 @@ class JoinReader:
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def join_reader(
-    plan: JoinPlan,
+def join_columns(
+    on: Sequence[JoinKey],
+    left: Schema,
+    right: Schema,
     how: How,
-    *,
     left_columns: Sequence[str] | None = None,
     right_columns: Sequence[str] | None = None,
-    left_storage_options: dict[str, str] | None = None,
-    right_storage_options: dict[str, str] | None = None,
-    memory: int = MEMORY,
-) -> JoinReader:
-    """A join with the columns that Spark's `df.join(other, on, how)` has.
+) -> tuple[JoinColumn, ...]:
+    """The columns that Spark's `df.join(other, on, how)` has, of all columns or of some.
 
     A key of one name on both sides comes first, and once. Then come the other columns of the left
     table, and of the right one unless only left rows are asked for.
     """
-    left = checked_columns(left_columns, plan.left.schema)
-    right = checked_columns(right_columns, plan.right.schema)
-    shared = [key for key in plan.on if key.left.lower() == key.right.lower()]
-    first = [_key_column(key, plan, how) for key in shared]
-    mine, theirs = {key.left for key in shared}, {key.right for key in shared}
+    shared = [key for key in on if key.left.lower() == key.right.lower()]
+    first = [_key_column(key, left, right, how) for key in shared]
+    keys = {key.left for key in shared}, {key.right for key in shared}
     rest = [
-        JoinColumn(name, _type(plan.left, name), name, None) for name in left if name not in mine
+        JoinColumn(name, _type(left, name), name, None)
+        for name in checked_columns(left_columns, left)
+        if name not in keys[0]
     ]
+    others = [name for name in checked_columns(right_columns, right) if name not in keys[1]]
     if how not in ("semi", "anti"):
-        others = [name for name in right if name not in theirs]
         _check_distinct([column.name for column in (*first, *rest)], others)
-        rest += [JoinColumn(name, _type(plan.right, name), None, name) for name in others]
-    columns = (*first, *rest)
-    return JoinReader(
-        _side_reader(plan.left, columns, plan.on, left_storage_options, is_left=True),
-        _side_reader(plan.right, columns, plan.on, right_storage_options, is_left=False),
-        columns,
-        memory,
-    )
+        rest += [JoinColumn(name, _type(right, name), None, name) for name in others]
+    return (*first, *rest)
 
 
-def _side_reader(
-    side: JoinedTable,
-    columns: Sequence[JoinColumn],
-    on: Sequence[JoinKey],
-    storage_options: dict[str, str] | None,
-    is_left: bool,
-) -> SideReader:
-    names = (column.left if is_left else column.right for column in columns)
-    keys = tuple((key.left if is_left else key.right, key.type) for key in on)
-    used = tuple(name for name in names if name is not None)
-    return SideReader(side.schema, used, keys, storage_options)
-
-
-def _key_column(key: JoinKey, plan: JoinPlan, how: How) -> JoinColumn:
-    mine, theirs = _type(plan.left, key.left), _type(plan.right, key.right)
+def _key_column(key: JoinKey, left: Schema, right: Schema, how: How) -> JoinColumn:
+    mine, theirs = _type(left, key.left), _type(right, key.right)
     match how:
         case "right":
             return JoinColumn(key.left, theirs, None, key.right)
@@ -191,8 +172,8 @@ def _column(batch: pa.RecordBatch, column: JoinColumn) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pc.coalesce(*arrays)
 
 
-def _type(side: JoinedTable, name: str) -> pa.DataType:
-    return _decoded(plain_schema(side.schema).field(name).type)
+def _type(schema: Schema, name: str) -> pa.DataType:
+    return _decoded(plain_schema(schema).field(name).type)
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:
