@@ -279,10 +279,15 @@ def test_a_plan_depends_on_no_order_and_travels(both: tuple[Side, Side], data: A
     assert str(again) == str(plan)
     copied = pickle.loads(pickle.dumps(plan))
     assert json.dumps(copied.to_dict()) == text
-    # Every leaf with rows is in exactly one group, or alone.
+    # Every leaf with rows is in exactly one group, or alone, or left to a shuffle.
     named = [leaf.location for group in plan.groups for leaf in (*group.left, *group.right)]
     named += [leaf.location for leaf in (*plan.left_only, *plan.right_only)]
-    assert sorted(named) == sorted(leaf.location for leaf in (*left.leaves, *right.leaves))
+    every = [leaf.location for leaf in (*left.leaves, *right.leaves)]
+    assert len(set(named)) == len(named)
+    assert set(named) <= set(every)
+    if plan.compatible:
+        assert sorted(named) == sorted(every)
+        assert not any(plan.execution(how).shuffles for how in HOWS)
 
 
 def _turned(each: SpecLeaves) -> SpecLeaves:

@@ -78,23 +78,27 @@ class JoinPlan:
 
     @cached_property
     def left_only(self) -> tuple[JoinLeaf, ...]:
-        """The left leaves that meet no right leaf of a compatible spec version."""
-        return tuple(
+        """The left leaves that surely have no partner."""
+        unsure = {pair.left for pair in self.pairs if not pair.compatible}
+        alone = (
             self.left.leaves[place]
             for group in self._places
             if not group.right
             for place in group.left
         )
+        return tuple(leaf for leaf in alone if leaf.key.spec_id not in unsure)
 
     @cached_property
     def right_only(self) -> tuple[JoinLeaf, ...]:
-        """The right leaves that meet no left leaf of a compatible spec version."""
-        return tuple(
+        """The right leaves that surely have no partner."""
+        unsure = {pair.right for pair in self.pairs if not pair.compatible}
+        alone = (
             self.right.leaves[place]
             for group in self._places
             if not group.left
             for place in group.right
         )
+        return tuple(leaf for leaf in alone if leaf.key.spec_id not in unsure)
 
     def execution(self, how: How, task_bytes: int | None = None) -> Execution:
         """The tasks and shuffles of one kind of join; see `join_tasks`."""
@@ -133,7 +137,8 @@ class JoinPlan:
         for pair in self.pairs:
             yield ""
             yield from _pair_lines(self, pair)
-        yield ""
+        if self.groups or self.left_only or self.right_only:
+            yield ""
         for group in self.groups[:_SHOWN_GROUPS]:
             left, right = _shown(self.left, group.left), _shown(self.right, group.right)
             yield f"group of {readable(group.bytes)}: {left} with {right}"
@@ -214,7 +219,10 @@ def _named_values(side: JoinedTable, leaf: JoinLeaf) -> Iterator[tuple[str, Any]
 
 def _shown(side: JoinedTable, leaves: Sequence[JoinLeaf]) -> str:
     shown = [
-        " ".join(f"{name}={json_value(value)}" for name, value in _named_values(side, leaf))
+        " ".join(
+            f"{name}={'NULL' if value is None else json_value(value)}"
+            for name, value in _named_values(side, leaf)
+        )
         or "the only partition"
         for leaf in leaves[:_SHOWN_LEAVES]
     ]
@@ -226,10 +234,8 @@ def _summary(plan: JoinPlan) -> str:
     if plan.compatible:
         return f"{counted(len(plan.groups), 'group')}, no shuffle"
     shuffled = sum(not pair.compatible for pair in plan.pairs)
-    return (
-        f"{counted(len(plan.groups), 'group')}; {shuffled:,} of "
-        f"{counted(len(plan.pairs), 'pair')} of spec versions need a shuffle"
-    )
+    which = "" if len(plan.pairs) == 1 else f" of {shuffled:,} of {len(plan.pairs):,} version pairs"
+    return f"{counted(len(plan.groups), 'group')}, and a shuffle{which}"
 
 
 def _pair_lines(plan: JoinPlan, pair: VersionPair) -> Iterator[str]:

@@ -104,6 +104,11 @@ class _Work:
                     return self._parts(how, [(mine, theirs)], [])
                 regions, shuffles = self.divided("left")
                 more, others = self.divided("right_anti")
+                if not any(each.left for _, each in regions) and not any(
+                    each.right for _, each in more
+                ):
+                    # No version can do without a shuffle: one of all is less than two.
+                    return self._parts(how, [], [(mine, theirs)])
                 return regions + more, shuffles + others
 
     def _divided_pairs(
