@@ -213,3 +213,12 @@ def test_a_slice_of_vectors_of_vectors(root: str) -> None:
     table.append(pa.Table.from_batches([rows.to_batches()[0].slice(4)]).to_reader())
     kept = rows.slice(1, 3).to_pylist() + rows.slice(4).to_pylist()
     assert table.scan().to_arrow().to_pylist() == sorted(kept, key=lambda row: row["k"])
+
+
+def test_a_table_made_anew_at_the_same_path_is_another_one(tmp_path: Path) -> None:
+    place = tmp_path / "events"
+    for number in (1, 2):
+        made = phalanx.create(place, SCHEMA, "p")
+        made.append(rows((number, "a")))
+        assert phalanx.open(place).scan().to_arrow()["id"].to_pylist() == [number]
+        shutil.rmtree(place)
