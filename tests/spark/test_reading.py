@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -77,7 +78,7 @@ def test_large_leaves_are_cut_and_small_ones_packed(uneven: phalanx.Table) -> No
     weights = [sum(sizes[piece] + OPENING_BYTES for piece in task) for task in read]
     assert max(weights) <= most
     # A task is as full as it can be: the next piece would have been too much.
-    for task, (following, *_) in zip(read, read[1:], strict=False):
+    for task, (following, *_) in itertools.pairwise(read):
         weight = sum(sizes[piece] + OPENING_BYTES for piece in task)
         assert weight + sizes[following] + OPENING_BYTES > most
     of_large = [task for task in read if sizes[task[0]] > large // 2]
@@ -199,7 +200,7 @@ def test_a_table_of_many_specs_and_changed_columns(
 def test_snapshots_by_id_and_time(
     spark: SparkSession, evolved: tuple[phalanx.Table, list[dict[str, Any]]]
 ) -> None:
-    table, expected = evolved
+    table, _ = evolved
     for snapshot in table.snapshots().to_pylist():
         if snapshot["operation"] == "append":
             for named in (snapshot["id"], snapshot["time"].isoformat()):
