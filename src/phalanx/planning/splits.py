@@ -8,9 +8,10 @@ from typing import TypeVar
 Piece = TypeVar("Piece")
 
 MOST_BYTES = 128 << 20
-FEWEST_BYTES = 4 << 20
+# A task costs as much as reading some megabytes.
+FEWEST_BYTES = 24 << 20
 # So many tasks keep the executors of a small cluster busy to the end.
-_TASKS = 32
+_TASKS = 16
 # Opening a file takes as long as reading so many bytes.
 OPENING_BYTES = 256 << 10
 
