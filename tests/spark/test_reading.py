@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 import phalanx
 from integration.conftest import s3  # noqa: F401
 from integration.stores import Store
-from phalanx.planning.splits import OPENING_BYTES
+from phalanx.planning.splits import FEWEST_BYTES, MOST_BYTES, OPENING_BYTES, split_size
 from phalanx.table.splitting import ScanTask, tasks_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("text", pa.string())])
@@ -97,9 +97,11 @@ def test_tasks_in_their_order_are_the_scan(uneven: phalanx.Table) -> None:
 def test_a_fragment_is_never_cut_and_may_be_alone(uneven: phalanx.Table) -> None:
     assert len(tasks_of(uneven.scan(), 1)) == 28
     assert len(tasks_of(uneven.scan(), 1 << 40)) == 1
-    # Without a wish there are few tasks, of some megabytes each.
-    total = sum(uneven.files()["bytes"].to_pylist()) + 28 * OPENING_BYTES
-    assert len(tasks_of(uneven.scan())) == -(-total // (4 << 20))
+    # Without a wish there are few tasks, of many megabytes each.
+    assert len(tasks_of(uneven.scan())) == 1
+    assert split_size(0, None) == FEWEST_BYTES
+    assert split_size(1 << 40, None) == MOST_BYTES
+    assert split_size(1 << 40, 5) == 5
 
 
 def test_only_planned_leaves_are_in_tasks(uneven: phalanx.Table) -> None:
