@@ -279,7 +279,6 @@ def test_metadata_tables(
 # ── one DataFrame, many queries ──────────────────────────────────────────────────────────────
 
 
-@pytest.mark.executors
 def test_no_query_changes_what_another_one_finds(spark: SparkSession, uri: str) -> None:
     table = phalanx.create(uri, SCHEMA, ["k"])
     table.append(rows(("a", 1), ("a", 2), ("b", 3), (None, 4)))
