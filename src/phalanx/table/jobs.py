@@ -28,7 +28,7 @@ from phalanx.planning.scan import located
 from phalanx.storage import leaf
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
-from phalanx.storage.history_rows import committed_marker
+from phalanx.storage.history_rows import Marker, committed_marker
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
@@ -94,7 +94,7 @@ class WriteJob:
     began: datetime
     operation: str
     where: str
-    marker: str | None
+    marker: Marker | None
     # The snapshot that had the marker when the job began: there is nothing left to do.
     done: int | None
 
@@ -131,6 +131,15 @@ class WriteJob:
         )
 
     # ── on the executors ─────────────────────────────────────────────────────────────────────
+
+    def marked(self, marker: Marker) -> WriteJob:
+        """The same job, of which one with this marker is committed; only in strong mode.
+
+        For who learns the marker when the job has begun: all its tasks must get the same.
+        """
+        with told(f"write to {self.root}"):
+            done = committed_marker(_manifest_at(self.root, self.version), marker)
+        return replace(self, marker=marker, done=done)
 
     def write(self, rows: pa.RecordBatchReader) -> TaskFiles:
         """Write rows into files that nobody sees yet."""
