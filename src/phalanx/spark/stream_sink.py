@@ -67,9 +67,10 @@ class BatchWriter(DataSourceStreamArrowWriter):
 def _batch(job: WriteJob) -> Batch:
     """The batch that this task belongs to."""
     context = TaskContext.get()
-    query = context and context.getLocalProperty(_QUERY)
-    number = context and context.getLocalProperty(_BATCH)
-    if not query or number is None:
+    query, number = None, None
+    if context is not None:
+        query, number = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+    if not query or not number:
         raise PhalanxError(
             f"Cannot stream to {job.root}: this Spark does not tell the query and the batch of a "
             f"task ({_QUERY}={query!r}, {_BATCH}={number!r}), so that no batch could be committed "
