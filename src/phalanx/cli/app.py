@@ -13,7 +13,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import descriptions, history, json_text
+from phalanx.cli import descriptions, history, joins, json_text
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
@@ -261,6 +261,7 @@ def delete(
 app.command()(history.snapshots)
 app.command()(history.rollback)
 app.command()(history.vacuum)
+app.command()(joins.join_plan)
 
 
 def _open(uri: str, options: list[str] | None, snapshot: str | None = None) -> Table:
