@@ -131,11 +131,15 @@ def test_kept_foreign_writes_and_weak_times_bring_rows(table: phalanx.Table) -> 
     lance.write_dataset(rows(("a", 60)), partition.location, mode="append")
     table.keep_foreign_writes()
     assert brought(table, 3) == [60]
+    lance.dataset(partition.location).optimize.compact_files()
+    lance.write_dataset(rows(("a", 61)), partition.location, mode="append")
+    table.keep_foreign_writes()
+    assert brought(table, 4) == [61]
     table.set_mode("weak")
     table.append(rows(("a", 70)))
     table.set_mode("strong")
     first = table.snapshots()["id"].to_pylist()[0]
-    assert brought(table, first - 1) == [1, 2, 3, 4, 5, 6, 60, 70]
+    assert brought(table, first - 1) == [1, 2, 3, 4, 5, 6, 60, 61, 70]
 
 
 def test_only_the_partitions_that_may_match_are_read(table: phalanx.Table) -> None:

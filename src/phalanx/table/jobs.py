@@ -138,7 +138,7 @@ class WriteJob:
         For who learns the marker when the job has begun: all its tasks must get the same.
         """
         with told(f"write to {self.root}"):
-            done = committed_marker(_manifest_at(self.root, self.version), marker)
+            done = committed_marker(self._began_with, marker)
         return replace(self, marker=marker, done=done)
 
     def write(self, rows: pa.RecordBatchReader) -> TaskFiles:
@@ -146,8 +146,12 @@ class WriteJob:
         with told(f"write to {self.root}"):
             return self._write(rows)
 
+    @property
+    def _began_with(self) -> Manifest:
+        return _manifest_of(self.id, self.root, self.version)
+
     def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
-        manifest = _manifest_of(self)
+        manifest = self._began_with
         if self.done is not None:
             return TaskFiles(pa.table({}), ())
         with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
@@ -264,9 +268,12 @@ def _leaves_of(
 
 
 @functools.lru_cache(maxsize=4)
-def _manifest_of(job: WriteJob) -> Manifest:
-    """The manifest that a job began with, which all its tasks in this process share."""
-    return Manifest.open(job.root).at_version(job.version)
+def _manifest_of(job: str, root: Location, version: int) -> Manifest:
+    """The manifest that a job began with, which all its tasks in this process share.
+
+    The same version may be of another table, made anew at that place: jobs do not share it.
+    """
+    return Manifest.open(root).at_version(version)
 
 
 @dataclass(frozen=True, slots=True)

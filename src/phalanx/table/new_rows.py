@@ -23,10 +23,10 @@ from phalanx.storage.history_rows import (
     snapshots_in,
     versions_at,
 )
-from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.reading import LeafScan
+from phalanx.storage.rewrites import known_files
 from phalanx.table.scan import scan_of
 from phalanx.table.splitting import Piece, piece_of, pieces
 
@@ -203,26 +203,17 @@ def _arrivals(
 
     def arrived(change: LeafChange) -> list[Piece]:
         scan = replace(scans[change.object_id], version=change.entry.version)
-        before = _paths(scan.location, change.before)
+        known: set[str] = set()
+        if change.before is not None:
+            known = known_files(scan.location, change.before, change.entry)
         return [
             piece_of(scan, fragment.metadata)
             for fragment in scan.location.open_leaf(scan.version).get_fragments()
-            if not any(file.path in before for file in fragment.metadata.files)
+            if not any(file.path in known for file in fragment.metadata.files)
         ]
 
     found = in_parallel(arrived, changes)
     return [(change, piece) for change, each in zip(changes, found, strict=True) for piece in each]
-
-
-def _paths(location: Location, version: int | None) -> set[str]:
-    """The files of a version: numbers of fragments come again after a rollback."""
-    if version is None:
-        return set()
-    return {
-        file.path
-        for fragment in location.open_leaf(version).get_fragments()
-        for file in fragment.metadata.files
-    }
 
 
 def _leaf_scans(manifest: Manifest, wanted: Wanted) -> dict[str, LeafScan]:
