@@ -30,7 +30,8 @@ def streaming(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A driver that streams until all is there; it dies between a batch's commit and its note."""
     tests = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(tests)}
+    paths = [tests, tests / "faults" / "without_pandas"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     if dies_in is not None:
         environment[_BATCH] = str(dies_in)
     log = checkpoint.with_suffix(".log")

@@ -210,7 +210,7 @@ def test_what_vacuum_removed_is_told(table: phalanx.Table) -> None:
     assert brought(table, middle.snapshot) == [9]
     assert brought(table, NOTHING) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     for after in (Position(0), read, Position(4)):
-        message = r"oldest one left is 5\. .* starting_snapshot=6"
+        message = r"oldest one left is 5\. .*starting_snapshot=6"
         with pytest.raises(phalanx.PhalanxError, match=message):
             next_position(manifest, after, newest, Limits(), EVERYTHING)
         with pytest.raises(phalanx.PhalanxError, match=message):
@@ -219,6 +219,14 @@ def test_what_vacuum_removed_is_told(table: phalanx.Table) -> None:
         new_rows(manifest, Position(NOTHING), read, EVERYTHING)
     with pytest.raises(phalanx.PhalanxError, match="oldest one left is 5"):
         position_before(manifest, datetime(2020, 1, 1))
+
+
+def test_a_gap_is_told(table: phalanx.Table) -> None:
+    table.append(rows(("a", 7)))
+    lance.dataset(f"{table.uri}/__manifest").delete("object_id = '__phalanx_snapshot$3'")
+    with pytest.raises(phalanx.PhalanxError, match=r"came up to snapshot 3 is not known"):
+        brought(table, 1)
+    assert brought(table, 1, 2) == [1, 2, 3, 4]
 
 
 def test_another_history_is_told(table: phalanx.Table) -> None:

@@ -111,7 +111,7 @@ def position_before(manifest: Manifest, first: int | datetime) -> Position:
         )
     start = int(since[0]["id"])
     if since[0] is found[0] and not begins_history(found[0]):
-        raise _lost(manifest, moment.isoformat(), start)
+        raise _lost(manifest, f"since {moment.isoformat()}", start)
     return Position(start - 1)
 
 
@@ -247,7 +247,10 @@ def check_there(manifest: Manifest, after: Position, until: Position) -> Mapping
     if missing == [first] and first + 1 in said and begins_history(said[first + 1]):
         missing = []
     if missing:
-        raise _lost(manifest, f"snapshot {after.snapshot}", missing[-1])
+        start = f"on from snapshot {after.snapshot}"
+        if after.snapshot == NOTHING:
+            start = f"as of snapshot {until.snapshot}"
+        raise _lost(manifest, start, missing[-1])
     return {number: each["time"] for number, each in said.items()}
 
 
@@ -255,15 +258,15 @@ def _missing(numbers: Iterable[int], said: Mapping[int, object]) -> list[int]:
     return [number for number in numbers if number not in said]
 
 
-def _lost(manifest: Manifest, position: str, last: int) -> PhalanxError:
+def _lost(manifest: Manifest, start: str, last: int) -> PhalanxError:
     newest = _head(manifest)
     found = snapshots_in(manifest)
     oldest = found[0]["id"] if found else newest.sequence
     return PhalanxError(
-        f"Cannot stream from {manifest.root} on from {position}: which rows came up to snapshot "
-        f"{last} is not known any more, the oldest one left is {oldest}. Vacuum has removed older "
-        "ones. Start the stream with a new checkpoint: it reads the whole table first, or only "
-        f"what came since with starting_snapshot={oldest + 1}. To prevent it, vacuum only what is "
+        f"Cannot stream from {manifest.root} {start}: which rows came up to snapshot {last} is "
+        f"not known any more. Vacuum removes old snapshots; the oldest one left is {oldest}. "
+        "Start the stream with a new checkpoint: it reads the whole table first, or only what "
+        f"came since with starting_snapshot={oldest + 1}. To prevent it, vacuum only what is "
         "older than the stream ever stands still."
     )
 
