@@ -22,7 +22,8 @@ STREAM_READ = PLACE | {
     *("where", "columns", "split_size", "starting_snapshot"),
     *("max_snapshots_per_trigger", "max_rows_per_trigger", "max_bytes_per_trigger"),
 }
-STREAM_WRITE = PLACE | {"partition_by", "transaction", "checkpointlocation", "query_name"}
+# The last two are Spark's own.
+STREAM_WRITE = PLACE | {"partition_by", "transaction", "checkpointlocation", "queryname"}
 _STORAGE = "storage."
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 

@@ -28,7 +28,7 @@ from phalanx.planning.scan import located
 from phalanx.storage import leaf
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
-from phalanx.storage.history_rows import committed_marker
+from phalanx.storage.history_rows import Marker, committed_marker
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
@@ -94,7 +94,7 @@ class WriteJob:
     began: datetime
     operation: str
     where: str
-    marker: str | None
+    marker: Marker | None
     # The snapshot that had the marker when the job began: there is nothing left to do.
     done: int | None
 
@@ -132,13 +132,26 @@ class WriteJob:
 
     # ── on the executors ─────────────────────────────────────────────────────────────────────
 
+    def marked(self, marker: Marker) -> WriteJob:
+        """The same job, of which one with this marker is committed; only in strong mode.
+
+        For who learns the marker when the job has begun: all its tasks must get the same.
+        """
+        with told(f"write to {self.root}"):
+            done = committed_marker(self._began_with, marker)
+        return replace(self, marker=marker, done=done)
+
     def write(self, rows: pa.RecordBatchReader) -> TaskFiles:
         """Write rows into files that nobody sees yet."""
         with told(f"write to {self.root}"):
             return self._write(rows)
 
+    @property
+    def _began_with(self) -> Manifest:
+        return _manifest_of(self.id, self.root, self.version)
+
     def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
-        manifest = _manifest_of(self)
+        manifest = self._began_with
         if self.done is not None:
             return TaskFiles(pa.table({}), ())
         with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
@@ -255,9 +268,12 @@ def _leaves_of(
 
 
 @functools.lru_cache(maxsize=4)
-def _manifest_of(job: WriteJob) -> Manifest:
-    """The manifest that a job began with, which all its tasks in this process share."""
-    return Manifest.open(job.root).at_version(job.version)
+def _manifest_of(job: str, root: Location, version: int) -> Manifest:
+    """The manifest that a job began with, which all its tasks in this process share.
+
+    The same version may be of another table, made anew at that place: jobs do not share it.
+    """
+    return Manifest.open(root).at_version(version)
 
 
 @dataclass(frozen=True, slots=True)
