@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -51,27 +52,30 @@ def right_rows(seed: int) -> pa.Table:
     return pa.table([vectors, values["id"], values["x"]], schema=RIGHT)
 
 
-def exactly(frame: DataFrame) -> list[str]:
-    return sorted(map(repr, frame.collect()))
+def exactly(frames: dict[str, DataFrame]) -> list[str]:
+    """The rows of all frames, found in one query: each with the name of its frame."""
+    named = [frame.selectExpr(f"'{name}' AS how", "*") for name, frame in frames.items()]
+    rows = functools.reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), named)
+    return sorted(map(repr, rows.collect()))
 
 
 def check(spark: SparkSession, left: Any, right: Any, on: Any, shuffled: bool) -> None:
     """Every kind of join is what Spark's own one is, column by column and row by row."""
     mine, theirs = (spark.read.format("phalanx").load(each.uri).cache() for each in (left, right))
-    try:
-        for how in HOWS:
-            # A full join is run in many tasks, and its groups are cut.
-            size = 1000 if how == "full" else None
-            found = phalanx.spark.join(spark, left, right.uri, on, how, task_bytes=size)
-            expected = mine.join(theirs, on, how)
-            assert found.columns == expected.columns
-            assert [f.dataType for f in found.schema] == [f.dataType for f in expected.schema]
-            executed = found._jdf.queryExecution().executedPlan().toString()
-            assert ("Exchange" in executed) == shuffled
-            assert exactly(found) == exactly(expected), how
-    finally:
-        mine.unpersist()
-        theirs.unpersist()
+    found, expected = {}, {}
+    for how in HOWS:
+        # A full join is run in many tasks, and its groups are cut.
+        size = 1000 if how == "full" else None
+        found[how] = phalanx.spark.join(spark, left, right.uri, on, how, task_bytes=size)
+        expected[how] = mine.join(theirs, on, how)
+        assert found[how].columns == expected[how].columns
+        types, wanted = ([f.dataType for f in frames[how].schema] for frames in (found, expected))
+        assert types == wanted
+        executed = found[how]._jdf.queryExecution().executedPlan().toString()
+        assert ("Exchange" in executed) == shuffled
+    assert exactly(found) == exactly(expected)
+    mine.unpersist()
+    theirs.unpersist()
 
 
 def test_tables_that_fit_are_joined_without_a_shuffle(spark: SparkSession, tmp_path: Path) -> None:
