@@ -52,16 +52,18 @@ def right_rows(seed: int) -> pa.Table:
     return pa.table([vectors, values["id"], values["x"]], schema=RIGHT)
 
 
-def exactly(frames: dict[str, DataFrame]) -> list[str]:
-    """The rows of all frames, found in one query: each with the name of its frame."""
+def together(frames: dict[str, DataFrame]) -> DataFrame:
+    """The rows of all frames in one query, each with the name of its frame."""
     named = [frame.selectExpr(f"'{name}' AS how", "*") for name, frame in frames.items()]
-    rows = functools.reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), named)
-    return sorted(map(repr, rows.collect()))
+    return functools.reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), named)
 
 
 def check(spark: SparkSession, left: Any, right: Any, on: Any, shuffled: bool) -> None:
     """Every kind of join is what Spark's own one is, column by column and row by row."""
-    mine, theirs = (spark.read.format("phalanx").load(each.uri).cache() for each in (left, right))
+    mine, theirs = (
+        spark.createDataFrame(spark.read.format("phalanx").load(each.uri).toArrow())
+        for each in (left, right)
+    )
     found, expected = {}, {}
     for how in HOWS:
         # A full join is run in many tasks, and its groups are cut.
@@ -71,11 +73,13 @@ def check(spark: SparkSession, left: Any, right: Any, on: Any, shuffled: bool) -
         assert found[how].columns == expected[how].columns
         types, wanted = ([f.dataType for f in frames[how].schema] for frames in (found, expected))
         assert types == wanted
-        executed = found[how]._jdf.queryExecution().executedPlan().toString()
-        assert ("Exchange" in executed) == shuffled
-    assert exactly(found) == exactly(expected)
-    mine.unpersist()
-    theirs.unpersist()
+    everything = together(found)
+    executed = everything._jdf.queryExecution().executedPlan().toString()
+    assert ("Exchange" in executed) == shuffled
+    rows, own_rows = (
+        sorted(map(repr, frame.collect())) for frame in (everything, together(expected))
+    )
+    assert rows == own_rows
 
 
 def test_tables_that_fit_are_joined_without_a_shuffle(spark: SparkSession, tmp_path: Path) -> None:
