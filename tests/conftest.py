@@ -1,7 +1,11 @@
-"""How hard the property tests try: PHALANX_PROFILE is `test` (the default) or `soak`."""
+"""How hard the property tests try, and which tests share a process.
+
+PHALANX_PROFILE is `test` (the default) or `soak`.
+"""
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -18,3 +22,11 @@ settings.register_profile(
     "soak", parent=settings.get_profile("test"), max_examples=5000, derandomize=False
 )
 settings.load_profile(os.environ.get("PHALANX_PROFILE", "test"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run all tests of one Spark session in one process: each session takes seconds and memory."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))

@@ -196,6 +196,25 @@ def test_a_type_that_is_none(table: phalanx.Table) -> None:
         table.promote_column("id", kind)
 
 
+def test_a_slice_of_vectors_of_vectors(root: str) -> None:
+    """Arrow takes other rows out of such a slice."""
+    kind = pa.list_(pa.list_(pa.float64(), 2), 2)
+    vectors = pa.array([[[n, n + 0.25], [n + 0.5, n + 0.75]] for n in range(8)], kind)
+    rows = pa.table(
+        {
+            "k": list("abababab"),
+            "v": vectors,
+            "s": pa.StructArray.from_arrays([vectors], ["v"]),
+            "l": pa.ListArray.from_arrays(list(range(9)), vectors),
+        }
+    )
+    table = phalanx.create(root, rows.schema, ["k"])
+    table.append(rows.slice(1, 3))
+    table.append(pa.Table.from_batches([rows.to_batches()[0].slice(4)]).to_reader())
+    kept = rows.slice(1, 3).to_pylist() + rows.slice(4).to_pylist()
+    assert table.scan().to_arrow().to_pylist() == sorted(kept, key=lambda row: row["k"])
+
+
 def test_a_table_made_anew_at_the_same_path_is_another_one(tmp_path: Path) -> None:
     place = tmp_path / "events"
     for number in (1, 2):

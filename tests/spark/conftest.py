@@ -1,7 +1,12 @@
-"""One Spark session for all tests of a process."""
+"""One Spark session for all tests of a process.
+
+`PHALANX_TEST_MASTER` says which: `local[2, 3]` by default, `local-cluster[2,1,1024]` for executors
+of their own, or `connect`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +15,12 @@ from pyspark.sql import SparkSession
 
 import phalanx.spark
 
+MASTER = os.environ.get("PHALANX_TEST_MASTER", "local[2, 3]")
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two threads, in which tasks are tried again."""
-    builder = SparkSession.builder.master("local[2, 3]").appName("tests")
+    """A session with two threads, in which tasks are tried again."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -24,10 +30,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "America/New_York",
         "spark.driver.memory": "1g",
     }
+    builder = SparkSession.builder.appName("tests")
+    builder = builder.remote("local[2]") if MASTER == "connect" else builder.master(MASTER)
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = phalanx.spark.configure(builder).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    if MASTER != "connect":
+        session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -76,20 +75,32 @@ def check_fits(given: pa.Schema, schema: pa.Schema) -> None:
 
 
 def unsliced(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows; what Lance and DataFusion cannot read as a slice is copied."""
-    if not any(_is_sliced_struct_in_struct(array) for array in batch.columns):
+    """The same rows; what Lance, DataFusion or Arrow itself misreads as a slice is copied."""
+    if not any(map(_is_misread, batch.columns)):
         return batch
-    return batch.take(pa.array(np.arange(batch.num_rows)))
+    arrays = [copied(array) if _is_misread(array) else array for array in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
-def _is_sliced_struct_in_struct(array: pa.Array) -> bool:
-    if not pt.is_struct(array.type):
-        return False
-    children = [array.field(place) for place in range(array.type.num_fields)]
-    return any(
-        pt.is_struct(child.type) and (child.offset != 0 or _is_sliced_struct_in_struct(child))
-        for child in children
-    )
+def copied(array: pa.Array) -> pa.Array:
+    """The same values, and no slice; `take` gives others where vectors are in vectors."""
+    return pa.concat_arrays([array])
+
+
+def _is_misread(array: pa.Array) -> bool:
+    """Whether it has a sliced struct in a struct, or a sliced vector of vectors."""
+    kind = array.type
+    if pt.is_struct(kind):
+        children = [array.field(place) for place in range(kind.num_fields)]
+        return any(
+            (pt.is_struct(child.type) and child.offset != 0) or _is_misread(child)
+            for child in children
+        )
+    if pt.is_fixed_size_list(kind):
+        return bool(pt.is_fixed_size_list(kind.value_type) and array.offset != 0)
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return pt.is_nested(kind.value_type) and _is_misread(array.values)
+    return bool(pt.is_map(kind) and pt.is_nested(kind.item_type) and _is_misread(array.items))
 
 
 def check_columns(given: pa.Schema, schema: pa.Schema) -> None:
@@ -167,7 +178,7 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
         )
     if pt.is_nested(kind) and array.offset:
         # Arrow builds no nested array with NULLs from a slice.
-        array = array.take(pa.array(np.arange(len(array))))
+        array = copied(array)
     try:
         if pt.is_struct(kind):
             return _cast_struct(array, kind, path)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from phalanx.errors import SchemaMismatch
+from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.model.schema import Schema
 from phalanx.spark.failures import in_one_line, told_in_one_line
 from phalanx.spark.options import Options
@@ -33,14 +33,21 @@ def table_of(options: Options, snapshot: int | None = None) -> Table:
 
 def schema_of(options: Options, table: Table) -> StructType:
     """What Spark sees of the table, or of the metadata that is asked for."""
-    if (name := options.text("metadata_table")) is not None:
-        return spark_schema(metadata(options, table, name).schema)
+    if options.text("metadata_table") is not None:
+        return spark_schema(metadata(options, table).schema)
     # Says on the driver what is wrong with the predicate and the columns.
     return spark_schema(table.scan(options.text("where"), options.names("columns")).schema)
 
 
-def metadata(options: Options, table: Table, name: str) -> pa.Table:
+def metadata(options: Options, table: Table) -> pa.Table:
     """What the table is made of, as a table."""
+    for name in ("where", "columns", "split_size"):
+        if options.text(name) is not None:
+            raise PhalanxError(
+                f"Cannot read metadata_table={options.text('metadata_table')!r} with {name}="
+                f"{options.text(name)!r}: that is for the rows of the table. Leave it out, and "
+                "filter or select of the DataFrame."
+            )
     match options.choice("metadata_table", *METADATA_TABLES):
         case "partitions":
             return table.partitions()
@@ -82,9 +89,11 @@ class ScanReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of the scan."""
         table = table_of(self.options, self.snapshot)
-        if (name := self.options.text("metadata_table")) is not None:
-            return [RowsPartition(metadata(self.options, table, name))]
-        check_schema(self.schema, table)
+        if self.options.text("metadata_table") is not None:
+            rows = metadata(self.options, table)
+            check_schema(self.schema, rows.schema, table.uri)
+            return [RowsPartition(rows)]
+        check_schema(self.schema, table.schema, table.uri)
         scan = table.scan(self.options.text("where"), self.schema.names or None)
         return [ScanPartition(task) for task in tasks_of(scan, self.options.size("split_size"))]
 
@@ -103,10 +112,10 @@ def rows_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
             yield from rows.to_batches()
 
 
-def check_schema(schema: StructType, table: Table) -> None:
-    """Refuse a schema with columns that the table does not have, or has in other types."""
-    stored = spark_schema(pa.schema([_column(table, name) for name in schema.names]))
-    for wanted, found in zip(schema, stored, strict=True):
+def check_schema(schema: StructType, stored: pa.Schema, uri: str) -> None:
+    """Refuse a schema with columns that are not stored, or are in other types."""
+    there = spark_schema(pa.schema([_column(stored, name, uri) for name in schema.names]))
+    for wanted, found in zip(schema, there, strict=True):
         if wanted.dataType != found.dataType:
             raise SchemaMismatch(
                 f"Cannot read column {wanted.name!r} as {wanted.dataType.simpleString()}: it is "
@@ -114,10 +123,10 @@ def check_schema(schema: StructType, table: Table) -> None:
             )
 
 
-def _column(table: Table, name: str) -> pa.Field:
-    if name not in table.schema.names:
+def _column(stored: pa.Schema, name: str, uri: str) -> pa.Field:
+    if name not in stored.names:
         raise SchemaMismatch(
-            f"Cannot read column {name!r}: {table.uri} has {', '.join(table.schema.names)}. Load "
-            "the table anew."
+            f"Cannot read column {name!r}: {uri} has {', '.join(stored.names)}. Load the table "
+            "anew."
         )
-    return table.schema.field(name)
+    return stored.field(name)

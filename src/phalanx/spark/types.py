@@ -17,6 +17,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from phalanx.errors import SchemaMismatch
+from phalanx.model.rows import copied
 
 _MOST_DIGITS = 38
 _SIMPLE: dict[pa.DataType, st.DataType] = {
@@ -68,8 +69,19 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
 def for_spark(batches: Iterable[pa.RecordBatch], target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The batches in the Arrow schema that Spark expects of them, columns by name."""
     for batch in batches:
-        arrays = [_fitted(batch.column(field.name), field.type) for field in target]
+        arrays = [_column(batch.column(field.name), field) for field in target]
         yield pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def _column(array: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return _fitted(array, field.type)
+    except pa.ArrowInvalid as error:
+        reason = " ".join(str(error).split())
+        raise SchemaMismatch(
+            f"Spark cannot hold all values of column {field.name!r} ({array.type}) as "
+            f"{field.type}: {reason}. Leave it out with the option `columns`."
+        ) from None
 
 
 def _spark_type(kind: pa.DataType, path: str) -> st.DataType:
@@ -78,9 +90,9 @@ def _spark_type(kind: pa.DataType, path: str) -> st.DataType:
     if pt.is_fixed_size_binary(kind):
         return st.BinaryType()
     if pt.is_decimal(kind):
-        # Spark knows no negative scales.
+        # Spark knows no negative scales, and no more digits after the point than there are at all.
         scale = max(0, kind.scale)
-        digits = kind.precision + scale - kind.scale
+        digits = max(kind.precision + scale - kind.scale, scale)
         if digits <= _MOST_DIGITS:
             return st.DecimalType(digits, scale)
     elif pt.is_timestamp(kind):
@@ -126,29 +138,54 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The same values in a type that holds them all; nanoseconds are cut to microseconds."""
-    if array.type == kind:
+    if pt.is_time64(array.type) and array.type.unit == "ns":
+        # Spark takes nanoseconds, but expects none in its times.
+        return _microseconds(array, pa.time64("us")).cast(kind)
+    if array.type == kind and not pt.is_nested(kind):
         return array
     if pt.is_dictionary(array.type):
         return _fitted(array.dictionary_decode(), kind)
     if pt.is_nested(kind) and array.offset:
         # Arrow builds no nested array with NULLs from a slice.
-        array = array.take(pa.array(np.arange(len(array))))
+        array = copied(array)
     if pt.is_struct(kind):
-        children = [_fitted(array.field(place), child.type) for place, child in enumerate(kind)]
+        # What is below NULL has no value, not even one that could be cast.
+        inner = array.flatten() if array.null_count else map(array.field, range(len(kind)))
+        children = [_fitted(each, child.type) for each, child in zip(inner, kind, strict=True)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=_nulls(array))
     if pt.is_map(kind):
         keys, items = _fitted(array.keys, kind.key_type), _fitted(array.items, kind.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_nulls(array))
     if pt.is_list(kind):
-        same = pa.list_(pa.field(kind.value_field.name, array.type.value_type))
-        lists = array.cast(same)
-        values = _fitted(lists.values, kind.value_type)
-        return pa.ListArray.from_arrays(lists.offsets, values, type=kind, mask=_nulls(lists))
+        offsets, items = _offsets_and_items(array)
+        values = _fitted(items, kind.value_type)
+        return pa.ListArray.from_arrays(offsets, values, type=kind, mask=_nulls(array))
     if pt.is_timestamp(kind) and array.type.unit == "ns":
-        array = pc.floor_temporal(array, unit="microsecond")
+        return _microseconds(array, kind)
     if pt.is_duration(kind) and array.type.unit == "ns":
         return pc.divide(array.cast(pa.int64()), 1000).cast(kind)
     return array.cast(kind)
+
+
+def _offsets_and_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """What a list is made of; Arrow's own casts refuse NULL vectors of items without NULL."""
+    if pt.is_fixed_size_list(array.type):
+        lengths = array.is_valid().to_numpy(zero_copy_only=False) * array.type.list_size
+        return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32()), array.flatten()
+    if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
+        array = array.cast(pa.list_(array.type.value_field))
+    return array.offsets.cast(pa.int32()), array.values
+
+
+def _microseconds(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Nanoseconds as the microseconds that they are in, also before 1970.
+
+    Arrow's own functions for this go by the clocks of a zone, which show some hours twice.
+    """
+    numbers = array.cast(pa.int64())
+    whole = pc.divide(numbers, 1000)
+    is_later = pc.greater(pc.multiply(whole, 1000), numbers)
+    return pc.subtract(whole, is_later.cast(pa.int64())).cast(kind)
 
 
 def _nulls(array: pa.Array) -> pa.Array | None:

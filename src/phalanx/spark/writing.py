@@ -107,7 +107,7 @@ def _operation(options: Options, overwrite: bool) -> tuple[str, str]:
         )
     if dynamic:
         return OVERWRITE_PARTITIONS, "true"
-    return (OVERWRITE, where or "true") if overwrite else (APPEND, "true")
+    return (OVERWRITE, "true" if where is None else where) if overwrite else (APPEND, "true")
 
 
 def table_to_write(options: Options, schema: StructType, if_exists: str = "append") -> Table | None:

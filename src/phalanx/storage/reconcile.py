@@ -18,7 +18,7 @@ from lance import LanceDataset, LanceOperation
 from lance.fragment import FragmentMetadata, LanceFragment, write_fragments
 
 from phalanx.model.field_ids import FIELD_ID
-from phalanx.model.rows import plain_schema
+from phalanx.model.rows import copied, plain_schema
 from phalanx.model.schema import Schema
 from phalanx.storage.lance_schema import is_aligned, lance_schema, schema_of
 from phalanx.storage.location import Location
@@ -133,7 +133,7 @@ def _reshaped(array: pa.Array, leaf: pa.Field, field: pa.Field) -> pa.Array:
         return array.cast(kind) if array.type != kind else array
     if array.offset:
         # Arrow builds no nested array with NULLs from a slice.
-        array = array.take(pa.array(range(len(array)), pa.int64()))
+        array = copied(array)
     mask = array.is_null() if array.null_count else None
     if pt.is_struct(kind):
         children = {_id(child): (place, child) for place, child in enumerate(leaf.type)}

@@ -192,24 +192,27 @@ class WriteJob:
 
     def _commit(self, tasks: Sequence[TaskFiles]) -> Committed:
         manifest = Manifest.open(self.root)
+        base = self._base(manifest)
         arrived = _ArrivedFiles.of(self, tasks)
         snapshot: int | None = None
+        is_repeated = False
 
         def run(statement: Statement) -> int:
-            nonlocal snapshot
+            nonlocal snapshot, is_repeated
             if self.mode != "strong":
-                return statement(MainBranches(self._base(manifest)))
+                return statement(MainBranches(base))
             changes = StagedChanges(self._start(manifest))
             with changes.unless_vacuumed():
                 result = statement(changes)
             snapshot = changes.commit_snapshot(self.marker)
+            is_repeated = changes.is_repeated
             return result
 
         match self.operation:
             case "append" if arrived is not None:
                 operations.add(run, arrived)
             case "overwrite":
-                predicate = self._replaced(manifest)
+                predicate = self._replaced(base)
                 operations.replace_matching(run, arrived or _NOTHING, predicate)
             case "overwrite_partitions" if arrived is not None:
                 operations.replace_partitions(run, arrived)
@@ -219,6 +222,8 @@ class WriteJob:
         if arrived is None:
             return Committed(0, 0, 0, snapshot)
         remove_unlisted(Manifest.open(self.root), arrived.new_locations)
+        if is_repeated:
+            return Committed(0, 0, 0, snapshot)
         return Committed(arrived.rows, arrived.keys.num_rows, arrived.fragments, snapshot)
 
     def _base(self, manifest: Manifest) -> Manifest:
@@ -228,7 +233,9 @@ class WriteJob:
     def _start_version(self, manifest: Manifest) -> Manifest:
         try:
             return manifest.at_version(self.version)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if "not found" not in str(error).lower():
+                raise
             raise self._outlived() from None
 
     def _start(self, manifest: Manifest) -> Start:

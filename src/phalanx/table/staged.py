@@ -87,6 +87,8 @@ class StagedChanges:
         # Leaves that files were written for, in the versions that get them.
         self._opened: dict[tuple[str, int | None], lance.LanceDataset] = {}
         self._rebased: dict[tuple[str, int], int] = {}
+        self.is_repeated = False
+        """Whether another transaction with the same marker was committed, and this one was not."""
 
     # ── statements ───────────────────────────────────────────────────────────────────────────
 
@@ -176,6 +178,7 @@ class StagedChanges:
             if marker is not None and (done := committed_marker(latest, marker)) is not None:
                 # Who committed it may have died before main followed.
                 names[:] = self._leaves
+                self.is_repeated = True
                 return done
             if latest is not self.base:
                 self._check_reads(latest)

@@ -1,0 +1,29 @@
+"""The same tests on executors in processes of their own, and by Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "connect"])
+def test_the_representative_ones_pass(master: str) -> None:
+    """A process can hold one session: another one needs another process."""
+    inherited = {name: text for name, text in os.environ.items() if "PYTEST" not in name}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-m", "executors", str(HERE)],
+        env={**inherited, "PHALANX_TEST_MASTER": master},
+        cwd=HERE.parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert "skipped" not in done.stdout
