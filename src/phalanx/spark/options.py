@@ -16,7 +16,7 @@ PLACE = frozenset({"path", "storage_options"})
 READ = PLACE | {"where", "columns", "snapshot", "split_size", "metadata_table"}
 WRITE = PLACE | {
     *("partition_by", "transaction", "if_exists"),
-    *("replace_where", "partition_overwrite", "distribution", "marker"),
+    *("replace_where", "partition_overwrite", "distribution", "marker", "report"),
 }
 STREAM_READ = PLACE | {
     *("where", "columns", "split_size", "starting_snapshot"),

@@ -13,11 +13,13 @@ from pyspark.sql.types import StructType
 
 from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
 from phalanx.model.evolution import next_spec
+from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import Options
 from phalanx.spark.types import arrow_schema
+from phalanx.table.gathering import SMALL_ROWS, gathered
 from phalanx.table.jobs import (
     APPEND,
     OVERWRITE,
@@ -27,6 +29,10 @@ from phalanx.table.jobs import (
     WriteJob,
 )
 from phalanx.table.table import Table, create, open
+
+DISTRIBUTIONS = ("auto", "hash", "none")
+_MANY_FRAGMENTS = 16
+_MANY_FOR_EACH = 4
 
 
 @dataclass(slots=True)
@@ -42,6 +48,8 @@ class TableWriter(DataSourceArrowWriter):
     """Writes the rows of a DataFrame; without a job it writes nothing."""
 
     job: WriteJob | None
+    distribution: str = "none"
+    is_quiet: bool = False
 
     @told_in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -51,8 +59,13 @@ class TableWriter(DataSourceArrowWriter):
     @told_in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make what the tasks have written visible."""
-        if self.job is not None:
-            report(self.job, committed(self.job, messages))
+        if self.job is None:
+            return
+        done = committed(self.job, messages, gather=self.distribution == "hash")
+        if not self.is_quiet:
+            report(self.job, done)
+            if self.distribution == "auto" and has_many_small_files(done):
+                hint_at_distribution(done)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing was committed, or nobody knows: what is not listed vacuum removes."""
@@ -67,9 +80,15 @@ def written(job: WriteJob, batches: Iterator[pa.RecordBatch]) -> FilesWritten:
     return FilesWritten(job, job.write(reader))
 
 
-def committed(job: WriteJob, messages: list[WriterCommitMessage | None]) -> Committed:
-    """Commit what the tasks have written, each of which has sent one message."""
-    return job.commit([each.files for each in messages if isinstance(each, FilesWritten)])
+def committed(
+    job: WriteJob, messages: list[WriterCommitMessage | None], gather: bool = False
+) -> Committed:
+    """Commit what the tasks have written, each of which has sent one message.
+
+    With `gather` the small files of a partition become one first.
+    """
+    files = [each.files for each in messages if isinstance(each, FilesWritten)]
+    return job.commit(gathered(job, files) if gather else files)
 
 
 def report(job: WriteJob, done: Committed) -> None:
@@ -77,16 +96,38 @@ def report(job: WriteJob, done: Committed) -> None:
     print(f"phalanx: {done} of {job.root}", file=sys.stderr)
 
 
+def has_many_small_files(done: Committed) -> bool:
+    """Whether a shuffle before the write would have made far fewer and larger files."""
+    return (
+        done.fragments >= _MANY_FRAGMENTS
+        and done.fragments >= _MANY_FOR_EACH * done.partitions
+        and done.rows < done.fragments * SMALL_ROWS
+    )
+
+
+def hint_at_distribution(done: Committed) -> None:
+    """Say how the next write gets fewer files."""
+    print(
+        f"phalanx: {done.fragments:,} small fragments for {done.partitions:,} partitions make "
+        "reads slow. Have the rows shuffled first with phalanx.spark.write(df, uri, "
+        "distribution='hash'), or the files gathered with option('distribution', 'hash').",
+        file=sys.stderr,
+    )
+
+
 def writer_of(options: Options, schema: StructType, overwrite: bool) -> TableWriter:
     """Who writes a DataFrame; everything that can be refused is refused here."""
     operation, where = _operation(options, overwrite)
+    distribution = options.choice("distribution", *DISTRIBUTIONS)
+    is_quiet = options.choice("report", "true", "false") == "false"
     table = table_to_write(
         options, schema, options.choice("if_exists", "append", "error", "ignore")
     )
     if table is None:
         return TableWriter(None)
     check_fits(arrow_schema(schema), table.schema)
-    return TableWriter(table.begin_write(operation, where, options.text("marker")))
+    job = table.begin_write(operation, where, options.text("marker"))
+    return TableWriter(job, distribution, is_quiet)
 
 
 def _operation(options: Options, overwrite: bool) -> tuple[str, str]:
@@ -109,9 +150,16 @@ def _operation(options: Options, overwrite: bool) -> tuple[str, str]:
     return (OVERWRITE, where or "true") if overwrite else (APPEND, "true")
 
 
-def table_to_write(options: Options, schema: StructType, if_exists: str = "append") -> Table | None:
+def table_to_write(
+    options: Options,
+    schema: StructType,
+    if_exists: str = "append",
+    partition_by: PartitionBy | None = None,
+) -> Table | None:
     """The table, made if it is missing and `partition_by` says how; None if it is left alone."""
-    location, partition_by = options.location, options.text("partition_by")
+    location = options.location
+    if partition_by is None:
+        partition_by = options.text("partition_by")
     try:
         table = open(location.uri, storage_options=location.storage_options)
     except NotPartitioned:
@@ -139,16 +187,16 @@ def table_to_write(options: Options, schema: StructType, if_exists: str = "appen
     return table
 
 
-def _check_unchanged(options: Options, table: Table, partition_by: str | None) -> None:
+def _check_unchanged(options: Options, table: Table, partition_by: PartitionBy | None) -> None:
     """Refuse to make a table anew that is another by now."""
     if partition_by is not None:
         known = Schema.of(table.schema)
         wanted = next_spec(partition_by, known, table.specs)
         if wanted.fields != table.spec.fields:
             raise InvalidSpec(
-                f"Cannot write to {table.uri} by {partition_by!r}: it is partitioned by "
-                f"{table.spec.label(known) or 'nothing'}. Leave partition_by out, or evolve the "
-                "table first."
+                f"Cannot write to {table.uri} by {wanted.label(known) or 'nothing'}: it is "
+                f"partitioned by {table.spec.label(known) or 'nothing'}. Leave partition_by out, "
+                "or evolve the table first."
             )
     mode = options.text("transaction")
     if mode is not None and options.choice("transaction", "weak", "strong") != table.mode:
