@@ -19,7 +19,7 @@ from phalanx.errors import PhalanxError
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
-from phalanx.spark.options import WRITE, Options
+from phalanx.spark.options import WRITE, Options, option_text
 from phalanx.spark.placement import most_partitions, partition_columns
 from phalanx.spark.types import arrow_schema
 from phalanx.spark.writing import DISTRIBUTIONS, table_to_write
@@ -61,7 +61,7 @@ def write(
     tasks and partitions and the size. A missing table is made by `partition_by`. Other options
     are those of the format. Returns what was done, and why; it is told on stderr too.
     """
-    given = {name: str(value) for name, value in options.items() if value is not None}
+    given = {name: option_text(value) for name, value in options.items() if value is not None}
     if storage_options:
         given["storage_options"] = json.dumps(storage_options)
     wanted = Options.of({**given, "path": uri, "distribution": distribution}, WRITE, "write")

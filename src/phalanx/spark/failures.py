@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
+from pyspark.errors import PySparkException
+
 from phalanx.errors import PhalanxError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+_OURS = re.compile(r"phalanx\.errors\.(?:\w+): (.+)")
+_STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 
 @contextmanager
@@ -33,3 +39,22 @@ def told_in_one_line(method: Method) -> Method:
             return method(*arguments, **options)
 
     return cast(Method, call)
+
+
+@contextmanager
+def of_spark(what: str) -> Iterator[None]:
+    """Turn an error of Spark on the driver into one of Phalanx, with its reason in one line."""
+    try:
+        yield
+    except PySparkException as error:
+        raise PhalanxError(f"Cannot {what}: {reason_of(error)}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error of Spark says, in one line: of an error in a task that which Phalanx raised."""
+    text = str(error).strip() or type(error).__name__
+    if (ours := _OURS.search(text)) is not None:
+        return ours[1].strip()
+    causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
+    first = causes[-1].removeprefix("Caused by: ") if causes else text.splitlines()[0]
+    return _STATE.sub("", first).strip()

@@ -137,3 +137,8 @@ class Options:
         return PhalanxError(
             f"Cannot {self.doing} with {name}={self.given[name]!r}: expected {expected}."
         )
+
+
+def option_text(value: object) -> str:
+    """A value as the text of an option, as Spark writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
