@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from phalanx.errors import PhalanxError
@@ -17,6 +18,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 _OURS = re.compile(r"phalanx\.errors\.(?:\w+): (.+)")
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
+_CLASS = re.compile(r"^(?:: )?(?:[a-z][\w$]*\.)+\w+: ")
 
 
 @contextmanager
@@ -46,15 +48,18 @@ def of_spark(what: str) -> Iterator[None]:
     """Turn an error of Spark on the driver into one of Phalanx, with its reason in one line."""
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise PhalanxError(f"Cannot {what}: {reason_of(error)}") from error
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error of Spark says, in one line: of an error in a task that which Phalanx raised."""
+    """What an error of Spark says, in one line: what Phalanx raised in a task, else the cause."""
     text = str(error).strip() or type(error).__name__
     if (ours := _OURS.search(text)) is not None:
         return ours[1].strip()
-    causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
-    first = causes[-1].removeprefix("Caused by: ") if causes else text.splitlines()[0]
-    return _STATE.sub("", first).strip()
+    lines = [line for line in text.splitlines() if not line.startswith(("\t", "An error occurred"))]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    told = dict.fromkeys(
+        _CLASS.sub("", _STATE.sub("", each)) for each in [*lines[:1], *causes[-1:]]
+    )
+    return " ".join(told)
