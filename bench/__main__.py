@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import model, storage, strong
+from bench import model, spark, storage, strong
 
 
 def main() -> None:
@@ -19,6 +19,7 @@ def main() -> None:
         "model": model.benchmarks,
         "storage": storage.benchmarks,
         "strong": strong.benchmarks,
+        "spark": spark.benchmarks,
     }
     for name in sys.argv[1:] or parts:
         for measured in parts[name](rows):

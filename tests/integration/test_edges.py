@@ -194,3 +194,12 @@ def test_a_type_that_is_none(table: phalanx.Table) -> None:
     kind: Any = "int64"
     with pytest.raises(SchemaMismatch, match=r"pa\.int64"):
         table.promote_column("id", kind)
+
+
+def test_a_table_made_anew_at_the_same_path_is_another_one(tmp_path: Path) -> None:
+    place = tmp_path / "events"
+    for number in (1, 2):
+        made = phalanx.create(place, SCHEMA, "p")
+        made.append(rows((number, "a")))
+        assert phalanx.open(place).scan().to_arrow()["id"].to_pylist() == [number]
+        shutil.rmtree(place)

@@ -670,13 +670,13 @@ def test_a_weak_writer_notices_the_new_mode(
     table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
     table.append(rows(("a", 1)))
     other = again(table)
-    ensure = phalanx.table.operations.write_rows
+    ensure = phalanx.table.arrivals.write_rows
 
     def slow(*arguments: Any) -> Any:
         other.set_mode("strong")
         return ensure(*arguments)
 
-    monkeypatch.setattr(phalanx.table.operations, "write_rows", slow)
+    monkeypatch.setattr(phalanx.table.arrivals, "write_rows", slow)
     with pytest.raises(PartialWrite, match=r"strong mode.*v1\('a',\)"):
         table.append(rows(("a", 2)))
     monkeypatch.undo()

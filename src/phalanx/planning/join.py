@@ -7,16 +7,19 @@ then always meet in the same group, so each group is joined on its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSchema, InvalidSpec
+from phalanx.model.buckets import Bucket
+from phalanx.model.calendar_parts import CalendarPart
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.model.transform import IDENTITY, Transform
+from phalanx.planning.join_keys import is_finer_than_compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,12 @@ class Compatibility:
 
 def compatibility(left: JoinSide, right: JoinSide, on: Sequence[tuple[str, str]]) -> Compatibility:
     """How partitions of two specs can be paired for a join on pairs of equal columns."""
-    keyed = {_source_id(left, one): _source_id(right, other) for one, other in on}
+    joined = {(_source_id(left, one), _source_id(right, other)) for one, other in on}
     keys: list[GroupKey] = []
     reasons: list[str] = []
     for one in left.spec.fields:
         for other in right.spec.fields:
-            if tuple(keyed.get(source) for source in one.source_ids) != other.source_ids:
+            if not _are_joined(one, other, joined):
                 continue
             key = _pair(one, other, left, right)
             if isinstance(key, GroupKey):
@@ -68,6 +71,15 @@ def compatibility(left: JoinSide, right: JoinSide, on: Sequence[tuple[str, str]]
         columns = ", ".join(a if a == b else f"{a} = {b}" for a, b in on)
         reasons.append(f"no pair of partition fields comes from the join columns ({columns})")
     return Compatibility(tuple(keys), "" if keys else "; ".join(reasons))
+
+
+def _are_joined(
+    one: PartitionField, other: PartitionField, joined: Collection[tuple[int, int]]
+) -> bool:
+    """Whether every source of a field is joined with the other field's source in its place."""
+    if len(one.source_ids) != len(other.source_ids):
+        return False
+    return all(pair in joined for pair in zip(one.source_ids, other.source_ids, strict=True))
 
 
 def _source_id(side: JoinSide, column: str) -> int:
@@ -89,6 +101,10 @@ def _pair(
         if not _hold_equal_values_alike(mine, theirs):
             return f"{shown} have sources of types {mine} and {theirs}"
     mine, theirs = kinds[0]
+    if any(is_finer_than_compared(kind) for pair in kinds for kind in pair) and not any(
+        isinstance(field.derivation, Bucket | CalendarPart) for field in (one, other)
+    ):
+        return f"{shown} tell nanoseconds apart, which a join compares as microseconds"
     if (reduction := one.derivation.reduction(other.derivation, mine)) is not None:
         return GroupKey(one, other, reduction, IDENTITY)
     if (reduction := other.derivation.reduction(one.derivation, theirs)) is not None:

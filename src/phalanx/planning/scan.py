@@ -178,11 +178,11 @@ class ScanPlan:
     def __str__(self) -> str:
         lines = [
             f"where {summary(self.predicate)}",
-            f"reads {self.planned:,} of {_counted(self.total_partitions, 'partition')}"
+            f"reads {self.planned:,} of {counted(self.total_partitions, 'partition')}"
             + _shown_sizes(self.sizes),
         ]
         for spec in self.pruning.specs:
-            kept = _counted(self.leaves[spec.spec_id].num_rows, "partition")
+            kept = counted(self.leaves[spec.spec_id].num_rows, "partition")
             lines += [
                 "",
                 f"spec v{spec.spec_id} by {self.labels[spec.spec_id] or 'nothing'}: reads {kept}",
@@ -195,7 +195,8 @@ class ScanPlan:
         return "\n".join([*lines, "", f"manifest filter: {self.pruning.manifest_filter}"])
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """So many of a thing, in words."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -203,11 +204,12 @@ def _shown_sizes(sizes: Sizes | None) -> str:
     if sizes is None:
         return ""
     if sizes.total is None:
-        return f", {_readable(sizes.planned)} (the bytes of so many partitions are not counted)"
-    return f", {_readable(sizes.planned)} of {_readable(sizes.total)}"
+        return f", {readable(sizes.planned)} (the bytes of so many partitions are not counted)"
+    return f", {readable(sizes.planned)} of {readable(sizes.total)}"
 
 
-def _readable(size: int) -> str:
+def readable(size: int) -> str:
+    """A number of bytes as people write it."""
     if size < 1000:
         return f"{size} bytes"
     step = min((len(str(size)) - 1) // 3, 4)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from phalanx.errors import PhalanxError, StorageFailure
 from phalanx.storage.failures import plain_reason
-from phalanx.storage.location import Location
+from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.manifest_changes import column_of, plain_rows
 from phalanx.storage.naming import spec_namespace
@@ -57,12 +57,12 @@ def create(root: Location, properties: Properties) -> Manifest:
             ) from None
         raise StorageFailure(f"Cannot create {root}: {plain_reason(error)}") from None
     reach(Step.MANIFEST_CREATED)
-    return Manifest(root, where.open())
+    return Manifest.open(root)
 
 
 def _exists(where: Location) -> bool:
     try:
-        where.open()
+        where.open(cache=new_cache())
     except (OSError, ValueError):
         return False
     return True

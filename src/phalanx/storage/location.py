@@ -50,10 +50,17 @@ class Location:
         """The location of what a manifest calls by a path relative to this one."""
         return replace(self, uri=resolved(self.uri, relative))
 
-    def open(self, version: int | None = None) -> lance.LanceDataset:
-        """The Lance table here, with the metadata cache that all tables share."""
+    def open(self, version: int | None = None, cache: Any = None) -> lance.LanceDataset:
+        """The Lance table here, with a cache of metadata: that which all tables share, or another.
+
+        A cache knows a version by its path and number: one of a table that was made anew at the
+        same path must not be known already.
+        """
         return lance.dataset(
-            self.uri, version=version, storage_options=self.storage_options, session=session()
+            self.uri,
+            version=version,
+            storage_options=self.storage_options,
+            session=session() if cache is None else cache,
         )
 
     def open_leaf(self, version: int | None = None) -> lance.LanceDataset:
@@ -84,7 +91,12 @@ class Location:
         return self.uri
 
 
+def new_cache() -> Any:
+    """A cache of Lance metadata that knows nothing yet."""
+    return lance.Session()  # type: ignore[attr-defined]
+
+
 @functools.lru_cache(maxsize=1)
 def session() -> Any:
-    """The one cache of Lance metadata in this process."""
-    return lance.Session()  # type: ignore[attr-defined]
+    """The cache of Lance metadata that all leaves in this process share: no path is used twice."""
+    return new_cache()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import lance
 import numpy as np
@@ -29,7 +30,7 @@ from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION, ROW_ADD
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.known_leaves import KnownLeaves
 from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
-from phalanx.storage.location import Location
+from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.properties import MODE, Properties, properties_of
@@ -43,16 +44,24 @@ _MOST_LISTED = 1000
 
 @dataclass(slots=True)
 class _Shared:
-    """What all versions of one manifest know: the newest that any of them was asked for."""
+    """What all versions of one manifest know: the newest that any of them was asked for.
+
+    The cache is theirs alone: a namespace may be deleted and made anew at the same path.
+    """
 
     newest: Manifest | None = None
+    cache: Any = field(default_factory=new_cache)
 
 
 class Manifest:
     """One version of a namespace's manifest."""
 
     def __init__(
-        self, root: Location, dataset: lance.LanceDataset, earlier: Manifest | None = None
+        self,
+        root: Location,
+        dataset: lance.LanceDataset,
+        earlier: Manifest | None = None,
+        shared: _Shared | None = None,
     ) -> None:
         self.root = root
         self.dataset = dataset
@@ -62,7 +71,7 @@ class Manifest:
         self._known = None if earlier is None else earlier._known_to(self)
         self._total: int | None = None
         self._asked = 0
-        self._shared: _Shared = _Shared() if earlier is None else earlier._shared
+        self._shared: _Shared = shared or _Shared()
         self._is_staged = False
         self._rows: dict[str, pa.Table] = {}
 
@@ -72,8 +81,9 @@ class Manifest:
 
         What is known of an earlier version need not be read again.
         """
+        shared = _Shared() if earlier is None else earlier._shared
         try:
-            dataset = root.child(DIRECTORY).open()
+            dataset = root.child(DIRECTORY).open(cache=shared.cache)
         except (OSError, ValueError) as error:
             if "not found" not in str(error).lower():
                 raise StorageFailure(f"Cannot open {root}: {plain_reason(error)}") from None
@@ -81,11 +91,18 @@ class Manifest:
                 f"Cannot open {root}: there is no partitioned namespace (no {DIRECTORY} table in "
                 "it). Check the path, or create it with phalanx.create."
             ) from None
-        return cls(root, dataset, earlier)
+        return cls(root, dataset, earlier, shared)
 
     def at_version(self, version: int) -> Manifest:
         """Another version of the same manifest."""
-        return Manifest(self.root, self.root.child(DIRECTORY).open(version))
+        return Manifest(self.root, self._opened(version), shared=_Shared(cache=self._shared.cache))
+
+    def opened_again(self) -> lance.LanceDataset:
+        """This version as another object, for Lance to change."""
+        return self._opened(self.version)
+
+    def _opened(self, version: int) -> lance.LanceDataset:
+        return self.root.child(DIRECTORY).open(version, self._shared.cache)
 
     def latest(self) -> Manifest:
         """The newest version; this one if nothing changed."""

@@ -39,7 +39,7 @@ def insert(manifest: Manifest, rows: pa.Table) -> None:
 
 def _writable(manifest: Manifest) -> lance.LanceDataset:
     """This version once more: what writes to a table moves it to the version that it made."""
-    return manifest.root.child(DIRECTORY).open(manifest.version)
+    return manifest.opened_again()
 
 
 def _tidy(manifest: Manifest) -> None:

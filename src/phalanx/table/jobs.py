@@ -137,7 +137,7 @@ class WriteJob:
             return self._write(rows)
 
     def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
-        manifest = _manifest_at(self.root, self.version)
+        manifest = _manifest_of(self)
         if self.done is not None:
             return TaskFiles(pa.table({}), ())
         with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
@@ -259,9 +259,9 @@ def _leaves_of(
 
 
 @functools.lru_cache(maxsize=4)
-def _manifest_at(root: Location, version: int) -> Manifest:
-    """A version of a manifest, which all tasks of a job in this process share."""
-    return Manifest.open(root).at_version(version)
+def _manifest_of(job: WriteJob) -> Manifest:
+    """The manifest that a job began with, which all its tasks in this process share."""
+    return Manifest.open(job.root).at_version(job.version)
 
 
 @dataclass(frozen=True, slots=True)

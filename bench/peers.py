@@ -1,0 +1,47 @@
+"""Connectors of peers for Spark: fetched by Maven, and run in the Spark that they are made for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+_SPARK = "pyspark~=4.1.0"
+_ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+_ENVIRONMENT = Path(__file__).parent.parent / "build" / "peers"
+
+
+def iceberg_on_spark(source: Path, folder: Path) -> dict[str, dict[str, float]] | str:
+    """The seconds of each job in Iceberg's connector, and in parquet there; or why not."""
+    jar = _fetched(_ICEBERG)
+    if jar is None:
+        return "Iceberg's connector is not there: Maven could not fetch it"
+    python = _ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        venv.create(_ENVIRONMENT, with_pip=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", _SPARK]
+        if subprocess.run(install, check=False, capture_output=True).returncode:
+            shutil.rmtree(_ENVIRONMENT)
+            return f"Iceberg's connector needs {_SPARK}, which could not be installed"
+    script = Path(__file__).with_name("spark_peers.py")
+    ran = subprocess.run(
+        [python, script, source, folder, jar], check=False, capture_output=True, text=True
+    )
+    if ran.returncode:
+        print(ran.stderr[-2000:], file=sys.stderr)
+        return "Iceberg's connector failed"
+    found: dict[str, dict[str, float]] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def _fetched(artifact: str) -> Path | None:
+    group, name, version = artifact.split(":")
+    place = Path.home() / ".m2/repository" / group.replace(".", "/") / name / version
+    jar = place / f"{name}-{version}.jar"
+    if not jar.exists() and shutil.which("mvn") is not None:
+        command = ["mvn", "-q", "-B", "dependency:get", "-Dtransitive=false"]
+        subprocess.run([*command, f"-Dartifact={artifact}"], check=False, capture_output=True)
+    return jar if jar.exists() else None

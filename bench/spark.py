@@ -1,0 +1,158 @@
+"""Spark's own parquet against Phalanx in Spark: write, read, one partition, and a join."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import phalanx
+import phalanx.spark
+from bench.measure import Beside, Measured, cost, faster, in_turns
+from bench.peers import iceberg_on_spark
+from bench.spark_peers import aggregated
+from bench.storage import sample
+
+_BUCKETS = 20
+
+
+def benchmarks(rows: int) -> Iterator[Measured | Beside | str]:
+    """Every ratio that Phalanx in Spark should keep."""
+    with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as name:
+        folder = Path(name)
+        spark = _session(folder)
+        try:
+            yield from _written_and_read(spark, rows, folder)
+            yield from _joined(spark, rows // 2, folder)
+        finally:
+            spark.stop()
+        yield from _beside(folder / "source.parquet", folder)
+
+
+def _session(folder: Path) -> SparkSession:
+    builder = SparkSession.builder.master("local[*]").appName("bench")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "6g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        # Both sides of the join are as large as they are: nothing is broadcast.
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = phalanx.spark.configure(builder).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def _written_and_read(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured]:
+    source = folder / "source.parquet"
+    pq.write_table(sample(rows), source, row_group_size=1 << 20)
+    rows_read = spark.read.parquet(str(source))
+    places = {name: str(folder / name) for name in ("parquet", "phalanx")}
+
+    def write_parquet() -> None:
+        rows_read.write.mode("overwrite").partitionBy("tenant").parquet(places["parquet"])
+
+    def write_phalanx() -> None:
+        shutil.rmtree(places["phalanx"], ignore_errors=True)
+        options = {"partition_by": "tenant", "transaction": "strong"}
+        rows_read.write.format("phalanx").mode("append").options(**options).save(places["phalanx"])
+
+    times = in_turns({"phalanx": write_phalanx, "parquet": write_parquet}, 3)
+    fragments = phalanx.open(places["phalanx"]).files().num_rows
+    yield cost(
+        f"partitioned write into 100 partitions ({fragments} fragments)",
+        times["phalanx"],
+        "Spark's parquet",
+        times["parquet"],
+        0.9,
+    )
+
+    def load(name: str, where: str | None) -> DataFrame:
+        if name == "parquet":
+            found = spark.read.parquet(places[name])
+            return found if where is None else found.where(where)
+        reader = spark.read.format("phalanx")
+        return (reader if where is None else reader.option("where", where)).load(places[name])
+
+    for what, where, runs in (
+        ("read with six aggregates", None, 3),
+        ("query of one partition", "tenant = 42", 10),
+    ):
+        actions = {name: partial(_aggregate, partial(load, name, where)) for name in places}
+        times = in_turns(actions, runs)
+        yield cost(what, times["phalanx"], "Spark's parquet", times["parquet"], 1.0)
+
+
+def _beside(source: Path, folder: Path) -> Iterator[Beside | str]:
+    """The same jobs in connectors of peers, whose Spark is another one."""
+    found = iceberg_on_spark(source, folder)
+    if isinstance(found, str):
+        yield found
+        return
+    for job, times in found.items():
+        yield Beside(f"the same {job} elsewhere", times)
+
+
+def _aggregate(load: Callable[[], DataFrame]) -> None:
+    aggregated(load()).collect()
+
+
+def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
+    random = np.random.default_rng(1)
+    sides = {
+        "orders": pa.table(
+            {
+                "id": pa.array(random.permutation(rows)),
+                "amount": pa.array(random.random(rows)),
+                "at": pa.array(random.integers(0, 10**15, rows)).cast(pa.timestamp("us")),
+            }
+        ),
+        "payments": pa.table(
+            {
+                "id": pa.array(random.permutation(rows)),
+                "paid": pa.array(random.random(rows)),
+                "method": pa.array(random.integers(0, 5, rows)).cast(pa.string()),
+            }
+        ),
+    }
+    for name, table in sides.items():
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=1 << 20)
+        made = phalanx.create(
+            folder / name, table.schema, [phalanx.bucket("id", _BUCKETS)], transaction="strong"
+        )
+        made.append(table)
+
+    def summed(joined: DataFrame) -> None:
+        joined.agg(f.sum("amount"), f.sum("paid"), f.count("method")).collect()
+
+    def ours() -> None:
+        left, right = str(folder / "orders"), str(folder / "payments")
+        summed(phalanx.spark.join(spark, left, right, "id"))
+
+    def theirs() -> None:
+        left, right = (
+            spark.read.parquet(str(folder / f"{name}.parquet")) for name in ("orders", "payments")
+        )
+        summed(left.join(right, "id"))
+
+    times = in_turns({"ours": ours, "theirs": theirs}, 3)
+    yield faster(
+        f"join of two tables of {rows:,} rows, in {_BUCKETS} partitions",
+        times["ours"],
+        "Spark's shuffle join from parquet",
+        times["theirs"],
+        4,
+    )

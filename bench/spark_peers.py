@@ -1,0 +1,94 @@
+"""Iceberg's connector for Spark: the same jobs, in the newest Spark that it is made for.
+
+Run by `bench.spark` with the Python of an environment of its own, because that Spark is another
+one. Prints the seconds of each as JSON, and beside them those of that Spark's own parquet.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+
+def main(source: str, folder: str, jar: str) -> None:
+    builder = SparkSession.builder.master("local[*]").appName("peers")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "6g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.jars": jar,
+        "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.ice.type": "hadoop",
+        "spark.sql.catalog.ice.warehouse": f"{folder}/iceberg",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    rows = spark.read.parquet(source)
+    parquet = f"{folder}/peers-parquet"
+    spark.sql("CREATE NAMESPACE ice.bench")
+
+    def write_iceberg() -> None:
+        spark.sql("DROP TABLE IF EXISTS ice.bench.rows PURGE")
+        rows.writeTo("ice.bench.rows").partitionedBy(f.col("tenant")).create()
+
+    def write_parquet() -> None:
+        rows.write.mode("overwrite").partitionBy("tenant").parquet(parquet)
+
+    loads: dict[str, Callable[[], DataFrame]] = {
+        "Iceberg": lambda: spark.table("ice.bench.rows"),
+        "its Spark's parquet": lambda: spark.read.parquet(parquet),
+    }
+    writes = {"Iceberg": write_iceberg, "its Spark's parquet": write_parquet}
+    jobs: dict[str, tuple[Mapping[str, Callable[[], None]], int]] = {
+        "write": (writes, 3),
+        "read": ({name: partial(_aggregate, load) for name, load in loads.items()}, 3),
+        "query": (
+            {name: partial(_aggregate, load, "tenant = 42") for name, load in loads.items()},
+            10,
+        ),
+    }
+    times = {
+        job: {name: _best(action, runs) for name, action in actions.items()}
+        for job, (actions, runs) in jobs.items()
+    }
+    print(json.dumps(times))
+    spark.stop()
+
+
+def _aggregate(load: Callable[[], DataFrame], where: str = "true") -> None:
+    aggregated(load().where(where)).collect()
+
+
+def aggregated(rows: DataFrame) -> DataFrame:
+    """Six aggregates over all columns."""
+    return rows.agg(
+        f.sum("id"),
+        f.avg("amount"),
+        f.max("quantity"),
+        f.min("at"),
+        f.count("product"),
+        f.sum(f.col("amount") * f.col("quantity")),
+    )
+
+
+def _best(action: Callable[[], object], runs: int) -> float:
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

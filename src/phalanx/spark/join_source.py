@@ -1,0 +1,135 @@
+"""The data source behind a join: its input partitions are tasks that join, or read, leaves."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from phalanx.planning.join_cuts import JoinTask, Piece
+from phalanx.spark.failures import in_one_line, told_in_one_line
+from phalanx.spark.types import arrow_schema, for_spark, spark_schema
+from phalanx.table.joining import JoinReader, SideReader
+
+_WORK = "work"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedWork:
+    """Leaves that meet, joined where they are read."""
+
+    reader: JoinReader
+    tasks: tuple[JoinTask, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the join."""
+        return self.reader.schema
+
+    def without_tasks(self) -> GroupedWork:
+        """The same work, as one task sees it."""
+        return replace(self, tasks=())
+
+    def batches(self, task: JoinTask) -> Iterator[pa.RecordBatch]:
+        """The joined rows of a task."""
+        return self.reader.batches(task)
+
+
+@dataclass(frozen=True, slots=True)
+class SideWork:
+    """Leaves of one side that meet nothing, read for a join by Spark; columns by other names."""
+
+    side: SideReader
+    names: tuple[tuple[str, str], ...]
+    tasks: tuple[tuple[Piece, ...], ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the side, renamed."""
+        stored = self.side.schema.arrow
+        return pa.schema([(new, stored.field(name).type) for name, new in self.names])
+
+    def without_tasks(self) -> SideWork:
+        """The same work, as one task sees it."""
+        return replace(self, tasks=())
+
+    def batches(self, task: tuple[Piece, ...]) -> Iterator[pa.RecordBatch]:
+        """The rows of some leaves."""
+        schema = self.schema
+        for batch in self.side.batches(task, [name for name, _ in self.names]):
+            arrays = [batch.column(name) for name, _ in self.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# What the tasks of a source do: its columns, its tasks, and the rows of each.
+Work: TypeAlias = GroupedWork | SideWork
+
+
+def options_of(work: Work) -> dict[str, str]:
+    """The options by which the source is told what to do."""
+    packed = zlib.compress(pickle.dumps(work), 1)
+    return {_WORK: base64.b85encode(packed).decode()}
+
+
+@dataclass(slots=True)
+class TaskPartition(InputPartition):
+    """A task on its way to an executor."""
+
+    task: Any
+
+
+class JoinSource(DataSource):
+    """A join of two tables of Phalanx; `phalanx.spark.join` makes DataFrames of it."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "phalanx_join"
+
+    @property
+    def _work(self) -> Work:
+        # Written by `options_of` in the same session.
+        work: Work = pickle.loads(zlib.decompress(base64.b85decode(self.options[_WORK])))
+        return work
+
+    @told_in_one_line
+    def schema(self) -> StructType:
+        """The columns of the join, as Spark sees them."""
+        return spark_schema(self._work.schema)
+
+    @told_in_one_line
+    def reader(self, schema: StructType) -> JoinSourceReader:
+        """Who runs the tasks."""
+        work = self._work
+        # Every task gets the source too, and needs no more than its own part of the work.
+        self.options = {}
+        return JoinSourceReader(work, schema)
+
+
+class JoinSourceReader(DataSourceReader):
+    """Runs the tasks of a join."""
+
+    def __init__(self, work: Work, schema: StructType) -> None:
+        self._work = work
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks."""
+        return [TaskPartition(task) for task in self._work.tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        assert isinstance(partition, TaskPartition)
+        with in_one_line():
+            yield from for_spark(self._work.batches(partition.task), arrow_schema(self._schema))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The partitions carry the tasks.
+        return {**self.__dict__, "_work": self._work.without_tasks()}

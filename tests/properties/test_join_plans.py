@@ -1,0 +1,299 @@
+"""Plans of joins, run without Spark and without storage, against brute force.
+
+Any specs, several versions of them, compatible or not; keys with NULL; leaves of several
+fragments; tasks so small that groups are cut. Every kind of join gives the rows that it should.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.model.evolution import next_spec
+from phalanx.model.partition_by import PartitionTerm, multi_bucket
+from phalanx.model.partition_key import PartitionKey, keyed, keys_of
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
+from phalanx.planning.join_cuts import Piece
+from phalanx.planning.join_keys import JoinKey, comparable, join_keys
+from phalanx.planning.join_kinds import HOWS
+from phalanx.planning.join_leaves import Fragment, JoinedTable, JoinLeaf, SpecLeaves
+from phalanx.planning.join_plan import JoinPlan, planned
+from phalanx.storage.joining import joined
+from phalanx.storage.spilling import KEY, JoinRows
+from properties.join_oracle import brute_force, counted, same
+from properties.strategies import KINDS, Kind, array_of, fitting
+
+SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
+BY_TYPE = {str(kind.type): kind for kind in KINDS}
+ALIKE = [
+    ("int32", "int64"),
+    ("int8", "uint64"),
+    ("float", "double"),
+    ("date32[day]", "date64[ms]"),
+    ("timestamp[s]", "timestamp[us]"),
+    ("timestamp[ns]", "timestamp[us]"),
+    ("string", "large_string"),
+    ("timestamp[us, tz=Europe/Paris]", "timestamp[ms, tz=America/New_York]"),
+]
+# What a row weighs: some tasks hold one group, others a part of it.
+ROW_BYTES = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """A table in memory: its leaves by location, each as fragments of rows."""
+
+    table: JoinedTable
+    rows: pa.Table
+    leaves: dict[str, dict[int, pa.RecordBatch]]
+
+
+@st.composite
+def key_kinds(draw: st.DrawFn) -> tuple[Kind, Kind]:
+    if draw(st.booleans()):
+        kind = draw(st.sampled_from(KINDS))
+        return kind, kind
+    one, other = draw(st.sampled_from(ALIKE))
+    return BY_TYPE[one], BY_TYPE[other]
+
+
+@st.composite
+def sides(draw: st.DrawFn) -> tuple[Side, Side]:
+    """Two tables with two columns to join on, whose values are often equal."""
+    first, second = draw(key_kinds()), draw(key_kinds())
+    pools: list[tuple[list[Any], list[Any]]] = []
+    for mine, theirs in (first, second):
+        values = draw(st.lists(mine.values, min_size=1, max_size=4))
+        others = [_converted(value, theirs.type) for value in values]
+        pools.append(([*values, None], [*others, None]))
+    chosen = draw(st.lists(st.integers(0, 25), min_size=1, max_size=3))
+    return (
+        draw(side("left", (first[0], second[0]), [pool[0] for pool in pools], chosen)),
+        draw(side("right", (first[1], second[1]), [pool[1] for pool in pools], chosen)),
+    )
+
+
+def _converted(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar:
+    """The same value in another type, or NULL where that does not hold it."""
+    try:
+        return value.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.scalar(None, kind)
+
+
+@st.composite
+def side(
+    draw: st.DrawFn,
+    name: str,
+    kinds: tuple[Kind, Kind],
+    pools: Sequence[Sequence[Any]],
+    chosen: Sequence[int],
+) -> Side:
+    arrow = pa.schema([("k", kinds[0].type), ("j", kinds[1].type), ("n", pa.int64())])
+    schema = Schema.of(arrow)
+    count = draw(st.integers(0, 14))
+    columns = [
+        array_of(draw(st.lists(st.sampled_from(pool), min_size=count, max_size=count)), kind.type)
+        for pool, kind in zip(pools, kinds, strict=True)
+    ]
+    rows = pa.RecordBatch.from_arrays(
+        [*columns, pa.array(range(count), pa.int64())], schema=schema.arrow
+    )
+    specs: dict[int, PartitionSpec] = {}
+    for _ in range(draw(st.integers(1, 2))):
+        spec = next_spec(draw(terms(kinds, chosen)), schema, specs)
+        specs[spec.id] = spec
+    where = draw(st.lists(st.sampled_from(sorted(specs)), min_size=count, max_size=count))
+    leaves: dict[str, dict[int, pa.RecordBatch]] = {}
+    found = []
+    for number, spec in specs.items():
+        mine = rows.filter(pa.array([each == number for each in where], pa.bool_()))
+        found.append(stored(spec, mine, schema, name, leaves, draw))
+    order = draw(st.permutations(found))
+    return Side(JoinedTable(name, schema, tuple(order)), pa.Table.from_batches([rows]), leaves)
+
+
+@st.composite
+def terms(draw: st.DrawFn, kinds: tuple[Kind, Kind], chosen: Sequence[int]) -> list[PartitionTerm]:
+    """One or two fields; both sides choose among the same few, so that they often fit."""
+    possible = [
+        make(name)
+        for name, kind in zip(("k", "j"), kinds, strict=True)
+        for make in fitting(kind.type)
+    ]
+    possible.append(multi_bucket(["k", "j"], 4))
+    some = [possible[number % len(possible)] for number in chosen]
+    return draw(st.lists(st.sampled_from(some), min_size=1, max_size=2, unique_by=repr))
+
+
+def stored(
+    spec: PartitionSpec,
+    rows: pa.RecordBatch,
+    schema: Schema,
+    name: str,
+    leaves: dict[str, dict[int, pa.RecordBatch]],
+    draw: st.DrawFn,
+) -> SpecLeaves:
+    """The rows in leaves, each of one or two fragments; the leaves in any order."""
+    groups = keyed(spec, rows, schema)
+    made = []
+    for place, key in enumerate(keys_of(groups.keys)):
+        mine = rows.filter(pa.array(groups.codes == place))
+        cut = draw(st.integers(0, mine.num_rows - 1))
+        parts = [part for part in (mine.slice(0, cut), mine.slice(cut)) if part.num_rows]
+        location = f"{name}/v{spec.id}/{place}"
+        leaves[location] = dict(enumerate(parts))
+        fragments = tuple(
+            Fragment(number, part.num_rows, part.num_rows * ROW_BYTES)
+            for number, part in enumerate(parts)
+        )
+        made.append(JoinLeaf(PartitionKey(spec.id, key.values), location, None, fragments))
+    order = draw(st.permutations(range(len(made))))
+    values = groups.keys.select(groups.keys.column_names[1:]).take(pa.array(order, pa.int64()))
+    return SpecLeaves(spec, tuple(made[place] for place in order), values)
+
+
+def rows_of(
+    side: Side, pieces: Sequence[Piece], keys: Sequence[JoinKey], is_left: bool
+) -> JoinRows:
+    names = [key.left if is_left else key.right for key in keys]
+    schema = pa.schema(
+        [("n", pa.int64()), *((f"{KEY}{n}", key.type) for n, key in enumerate(keys))]
+    )
+
+    def read() -> Iterator[pa.RecordBatch]:
+        for piece in pieces:
+            for number, batch in side.leaves[piece.leaf.location].items():
+                if piece.fragments is None or number in piece.fragments:
+                    arrays = [batch.column("n")]
+                    arrays += [
+                        comparable(batch.column(name), key.type)
+                        for name, key in zip(names, keys, strict=True)
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return JoinRows(schema, read, sum(piece.bytes for piece in pieces))
+
+
+def numbered(rows: JoinRows) -> list[tuple[Any, ...]]:
+    """The number and the keys of every row; moments as numbers, because some are far away."""
+    found: list[tuple[Any, ...]] = []
+    for batch in rows.read():
+        columns = [
+            column.cast(pa.int32() if pt.is_date32(column.type) else pa.int64())
+            if pt.is_temporal(column.type)
+            else column
+            for column in batch.columns
+        ]
+        found += zip(*(column.to_pylist() for column in columns), strict=True)
+    return found
+
+
+def run(plan: JoinPlan, how: str, left: Side, right: Side, task_bytes: int | None) -> Any:
+    """The numbers of the rows of a join: tasks by the local join, shuffles by brute force."""
+    execution = plan.execution(how, task_bytes)
+    rows: list[tuple[Any, ...]] = []
+    for task in execution.tasks:
+        mine, theirs = (
+            rows_of(left, task.left, plan.on, True),
+            rows_of(right, task.right, plan.on, False),
+        )
+        for batch in joined(task.kind, mine, theirs, memory=200):
+            rows += [padded(task.kind, tuple(row.values())) for row in batch.to_pylist()]
+    for each in execution.shuffles:
+        pieces = [[Piece(leaf) for leaf in leaves] for leaves in (each.left, each.right)]
+        rows += expected(
+            each.kind,
+            rows_of(left, pieces[0], plan.on, True),
+            rows_of(right, pieces[1], plan.on, False),
+        ).elements()
+    return counted(rows)
+
+
+def padded(kind: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (None, *row) if kind == "right_anti" else row
+
+
+def expected(kind: str, left: JoinRows, right: JoinRows) -> Any:
+    mine, theirs = numbered(left), numbered(right)
+    width = len(left.keys) + 1
+
+    def meet(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+        return all(same(a, b) for a, b in zip(one[1:], other[1:], strict=True))
+
+    found = brute_force(kind, mine, theirs, meet, (width, width))
+    rows = []
+    for row in found.elements():
+        if kind in ("semi", "anti"):
+            rows.append(row[:1])
+        elif kind == "right_anti":
+            rows.append((None, row[0]))
+        else:
+            rows.append((row[0], row[width]))
+    return counted(rows)
+
+
+@settings(max_examples=1000 if SOAK else 150)
+@given(
+    both=sides(),
+    on=st.sampled_from([["k"], ["j"], ["k", "j"], [("k", "k"), ("k", "k")]]),
+    task_bytes=st.sampled_from([None, 1, 3 * ROW_BYTES, 20 * ROW_BYTES]),
+)
+def test_every_kind_of_join_gives_the_rows_of_brute_force(
+    both: tuple[Side, Side], on: Any, task_bytes: int | None
+) -> None:
+    left, right = both
+    keys = join_keys(on, left.table.schema, right.table.schema)
+    plan = planned(left.table, right.table, keys)
+    everything = [
+        rows_of(side, [Piece(leaf) for leaf in side.table.leaves], keys, is_left)
+        for side, is_left in ((left, True), (right, False))
+    ]
+    for how in HOWS:
+        assert run(plan, how, left, right, task_bytes) == expected(how, *everything), how
+
+
+@settings(max_examples=300 if SOAK else 60)
+@given(both=sides(), data=st.data())
+def test_a_plan_depends_on_no_order_and_travels(both: tuple[Side, Side], data: Any) -> None:
+    left, right = (each.table for each in both)
+    keys = join_keys(["k", "j"], left.schema, right.schema)
+    plan = planned(left, right, keys)
+    text = json.dumps(plan.to_dict())
+    turned = [
+        dataclasses.replace(side, specs=tuple(_turned(each) for each in side.specs[::-1]))
+        for side in (left, right)
+    ]
+    again = planned(*turned, keys)
+    assert json.dumps(again.to_dict()) == text
+    assert str(again) == str(plan)
+    copied = pickle.loads(pickle.dumps(plan))
+    assert json.dumps(copied.to_dict()) == text
+    # Every leaf with rows is in exactly one group, or alone, or left to a shuffle.
+    named = [leaf.location for group in plan.groups for leaf in (*group.left, *group.right)]
+    named += [leaf.location for leaf in (*plan.left_only, *plan.right_only)]
+    every = [leaf.location for leaf in (*left.leaves, *right.leaves)]
+    assert len(set(named)) == len(named)
+    assert set(named) <= set(every)
+    if plan.compatible:
+        assert sorted(named) == sorted(every)
+        assert not any(plan.execution(how).shuffles for how in HOWS)
+
+
+def _turned(each: SpecLeaves) -> SpecLeaves:
+    order = list(range(len(each.leaves)))[::-1]
+    return SpecLeaves(
+        each.spec,
+        tuple(each.leaves[place] for place in order),
+        each.values.take(pa.array(order, pa.int64())),
+    )

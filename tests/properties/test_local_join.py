@@ -1,0 +1,90 @@
+"""The local join against brute force: all kinds, any memory, keys with NULL, NaN and two zeros."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.planning.join_keys import comparable
+from phalanx.storage.joining import joined, joined_schema
+from phalanx.storage.spilling import KEY, JoinRows
+from properties.join_oracle import brute_force, counted, same
+
+KINDS = ("inner", "left", "right", "full", "semi", "anti", "right_anti")
+FLOATS = st.sampled_from([0.0, -0.0, math.nan, -math.nan, 1.5, None, math.inf])
+TEXTS = st.sampled_from(["a", "b", "", None])
+SIDES = st.lists(st.tuples(FLOATS, TEXTS), max_size=25)
+
+
+def rows_of(values: list[tuple[float | None, str | None]], sizes: list[int]) -> JoinRows:
+    """Rows with a float, a text, a vector and a number, in batches of some sizes."""
+    schema = pa.schema(
+        [
+            ("f", pa.float64()),
+            ("t", pa.string()),
+            ("v", pa.list_(pa.int32())),
+            ("n", pa.int64()),
+            (f"{KEY}0", pa.float64()),
+            (f"{KEY}1", pa.string()),
+        ]
+    )
+    floats = pa.array([value for value, _ in values], pa.float64())
+    texts = pa.array([value for _, value in values], pa.string())
+    numbers = pa.array(range(len(values)), pa.int64())
+    vectors = pa.array(
+        [[n, n] if n % 3 else None for n in range(len(values))], schema.field(2).type
+    )
+    whole = pa.RecordBatch.from_arrays(
+        [floats, texts, vectors, numbers, comparable(floats, pa.float64()), texts], schema=schema
+    )
+
+    def read() -> Iterator[pa.RecordBatch]:
+        start = 0
+        for size in sizes:
+            if start < whole.num_rows:
+                yield whole.slice(start, size)
+            start += size
+        if start < whole.num_rows:
+            yield whole.slice(start)
+
+    return JoinRows(schema, read, whole.nbytes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    left=SIDES,
+    right=SIDES,
+    sizes=st.lists(st.integers(1, 9), max_size=4),
+    memory=st.sampled_from([1, 400, 1 << 20]),
+)
+def test_a_local_join_is_what_brute_force_finds(
+    kind: str,
+    left: list[tuple[float | None, str | None]],
+    right: list[tuple[float | None, str | None]],
+    sizes: list[int],
+    memory: int,
+) -> None:
+    mine, theirs = rows_of(left, sizes), rows_of(right, sizes[::-1])
+    found = list(joined(kind, mine, theirs, memory))
+    schema = joined_schema(mine, theirs, kind)
+    assert all(batch.schema == schema for batch in found)
+
+    def plain(side: JoinRows) -> list[tuple[object, ...]]:
+        batches = [batch.select(side.columns) for batch in side.read()]
+        return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+    expected = brute_force(
+        kind,
+        plain(mine),
+        plain(theirs),
+        lambda one, other: same(one[0], other[0]) and same(one[1], other[1]),
+        (4, 4),
+    )
+    assert (
+        counted([tuple(row.values()) for batch in found for row in batch.to_pylist()]) == expected
+    )
