@@ -154,12 +154,12 @@ class WriteJob:
 
     def leaves(self, keys: pa.Table) -> list[tuple[str, int | None]]:
         """For each partition key where its leaf is, and the version that the job began with."""
-        manifest = _manifest_at(self.root, self.version)
+        manifest = _manifest_of(self)
         return _leaves_of(manifest, keys, manifest.places(keys), NewLeaves(self.id))
 
     def opened(self, location: str, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for; one that the manifest does not list is made first."""
-        manifest = _manifest_at(self.root, self.version)
+        manifest = _manifest_of(self)
         target, schema = self.root.child(location), manifest.properties.schema
         if version == _NEW:
             return target.open_leaf(NewLeaves(self.id).create(target, schema))
