@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
-import pytest
 from pyspark.sql import SparkSession
 
 import phalanx
@@ -31,17 +30,22 @@ def test_files_are_imported_once(spark: SparkSession, tmp_path: Path, uri: str) 
     assert run_json("scan", uri, "--count") == {"count": 2}
 
 
-def test_failures_are_one_line(
-    spark: SparkSession, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_are_one_line(spark: SparkSession, tmp_path: Path, uri: str) -> None:
     (tmp_path / "a.csv").write_text(CSV)
     assert_fails(run("import", str(tmp_path / "b.csv"), uri, "--partition-by", "id"), 1, "b.csv")
     assert_fails(run("import", str(tmp_path / "a.csv"), uri, "--partition-by", "x"), 1, "'x'")
     assert_fails(run("import", "a.csv", uri, "--from", "xls"), 2, "--from")
     assert_fails(run("import", "a.csv", uri, "--option", "header"), 2, "KEY=VALUE")
-    monkeypatch.delitem(sys.modules, "phalanx.spark")
-    with mock.patch.dict(sys.modules, {"pyspark": None}):
-        for name in [name for name in sys.modules if name.startswith("phalanx.spark.")]:
-            monkeypatch.delitem(sys.modules, name)
-        result = run("import", str(tmp_path / "a.csv"), uri, "--partition-by", "id")
-    assert_fails(result, 1, "pip install 'phalanx-lance[spark]'")
+
+
+def test_without_spark_the_shell_says_how_to_get_it() -> None:
+    script = (
+        "import sys; sys.modules['pyspark'] = None; sys.argv[1:] = ['import', 'a.csv', 't'];"
+        "from phalanx.cli import main; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == (
+        "error: Cannot import without Spark, which is not installed. Install it: "
+        "pip install 'phalanx-lance[spark]'\n"
+    )
