@@ -109,7 +109,10 @@ def stream(spark: SparkSession, source: str, target: str, folder: Path) -> None:
     """What comes to one table goes to another, snapshot by snapshot."""
     started = time.perf_counter()
     arriving = (
-        spark.readStream.format("phalanx").option("max_snapshots_per_trigger", 1).load(source)
+        spark.readStream.format("phalanx")
+        .option("starting_snapshot", 2)
+        .option("max_snapshots_per_trigger", 1)
+        .load(source)
     )
     query = (
         arriving.writeStream.format("phalanx")
@@ -120,7 +123,7 @@ def stream(spark: SparkSession, source: str, target: str, folder: Path) -> None:
     query.awaitTermination()
     batches = [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]]
     print(
-        f"{sum(batches):,} rows in {len(batches)} batches, {time.perf_counter() - started:.1f} s; "
+        f"{sum(batches):,} rows in batches of {', '.join(f'{rows:,}' for rows in batches)}, {time.perf_counter() - started:.1f} s; "
         f"each batch is a snapshot of {target.rpartition('/')[2]}:\n"
     )
     print(as_text(phalanx.open(target).snapshots().drop_columns("time")))

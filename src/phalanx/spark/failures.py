@@ -17,6 +17,7 @@ from phalanx.errors import PhalanxError
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _OURS = re.compile(r"phalanx\.errors\.(?:\w+): (.+)")
+_RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception|Warning): .+$", re.MULTILINE)
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _CLASS = re.compile(r"^(?:: )?(?:[a-z][\w$]*\.)+\w+: ")
 
@@ -57,6 +58,8 @@ def reason_of(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     if (ours := _OURS.search(text)) is not None:
         return ours[1].strip()
+    if (raised := _RAISED.findall(text)) and "Traceback (most recent call last)" in text:
+        return str(raised[-1]).strip()
     lines = [line for line in text.splitlines() if not line.startswith(("\t", "An error occurred"))]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     told = dict.fromkeys(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import Options
 from phalanx.spark.types import arrow_schema
@@ -158,24 +159,11 @@ def table_to_write(
 ) -> Table | None:
     """The table, made if it is missing and `partition_by` says how; None if it is left alone."""
     location = options.location
-    if partition_by is None:
-        partition_by = options.text("partition_by")
     try:
         table = open(location.uri, storage_options=location.storage_options)
     except NotPartitioned:
-        if partition_by is None:
-            raise NotPartitioned(
-                f"Cannot write to {location}: there is no table. Check the path, or have it made "
-                "with option('partition_by', 'year(ts), bucket(16, id), country'), which may be "
-                "empty for a table of one partition."
-            ) from None
-        return create(
-            location.uri,
-            arrow_schema(schema),
-            partition_by,
-            transaction=options.choice("transaction", "weak", "strong"),
-            storage_options=location.storage_options,
-        )
+        mode = options.choice("transaction", "weak", "strong")
+        return made(options, schema, mode, partition_by)
     if if_exists == "error":
         raise PhalanxError(
             f"Cannot write to {location}: the table exists, and if_exists='error'. Choose another "
@@ -183,16 +171,45 @@ def table_to_write(
         )
     if if_exists == "ignore":
         return None
-    _check_unchanged(options, table, partition_by)
+    check_unchanged(options, table, [table.spec], partition_by)
     return table
 
 
-def _check_unchanged(options: Options, table: Table, partition_by: PartitionBy | None) -> None:
-    """Refuse to make a table anew that is another by now."""
+def made(
+    options: Options, schema: StructType, mode: str, partition_by: PartitionBy | None = None
+) -> Table:
+    """A table as `partition_by`, or the option of that name, says, where there is none."""
+    location = options.location
+    if partition_by is None:
+        partition_by = options.text("partition_by")
+    if partition_by is None:
+        raise NotPartitioned(
+            f"Cannot write to {location}: there is no table. Check the path, or have it made "
+            "with option('partition_by', 'year(ts), bucket(16, id), country'), which may be "
+            "empty for a table of one partition."
+        )
+    return create(
+        location.uri,
+        arrow_schema(schema),
+        partition_by,
+        transaction=mode,
+        storage_options=location.storage_options,
+    )
+
+
+def check_unchanged(
+    options: Options,
+    table: Table,
+    specs: Iterable[PartitionSpec],
+    partition_by: PartitionBy | None = None,
+) -> None:
+    """Refuse to make a table anew that is another by now: of none of these specs."""
+    if partition_by is None:
+        partition_by = options.text("partition_by")
     if partition_by is not None:
         known = Schema.of(table.schema)
         wanted = next_spec(partition_by, known, table.specs)
-        if wanted.fields != table.spec.fields:
+        if all(wanted.fields != spec.fields for spec in specs):
             raise InvalidSpec(
                 f"Cannot write to {table.uri} by {wanted.label(known) or 'nothing'}: it is "
                 f"partitioned by {table.spec.label(known) or 'nothing'}. Leave partition_by out, "

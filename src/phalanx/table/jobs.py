@@ -136,8 +136,12 @@ class WriteJob:
         with told(f"write to {self.root}"):
             return self._write(rows)
 
+    @property
+    def _began_with(self) -> Manifest:
+        return _manifest_of(self)
+
     def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
-        manifest = _manifest_of(self)
+        manifest = self._began_with
         if self.done is not None:
             return TaskFiles(pa.table({}), ())
         with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
@@ -154,12 +158,12 @@ class WriteJob:
 
     def leaves(self, keys: pa.Table) -> list[tuple[str, int | None]]:
         """For each partition key where its leaf is, and the version that the job began with."""
-        manifest = _manifest_of(self)
+        manifest = self._began_with
         return _leaves_of(manifest, keys, manifest.places(keys), NewLeaves(self.id))
 
     def opened(self, location: str, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for; one that the manifest does not list is made first."""
-        manifest = _manifest_of(self)
+        manifest = self._began_with
         target, schema = self.root.child(location), manifest.properties.schema
         if version == _NEW:
             return target.open_leaf(NewLeaves(self.id).create(target, schema))
