@@ -16,7 +16,7 @@ PLACE = frozenset({"path", "storage_options"})
 READ = PLACE | {"where", "columns", "snapshot", "split_size", "metadata_table"}
 WRITE = PLACE | {
     *("partition_by", "transaction", "if_exists"),
-    *("replace_where", "partition_overwrite", "distribution", "marker"),
+    *("replace_where", "partition_overwrite", "distribution", "marker", "report"),
 }
 STREAM_READ = PLACE | {
     *("where", "columns", "split_size", "starting_snapshot"),
@@ -138,3 +138,8 @@ class Options:
         return PhalanxError(
             f"Cannot {self.doing} with {name}={self.given[name]!r}: expected {expected}."
         )
+
+
+def option_text(value: object) -> str:
+    """A value as the text of an option, as Spark writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

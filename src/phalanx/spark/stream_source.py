@@ -36,7 +36,6 @@ from phalanx.table.new_rows import (
     position_before,
 )
 from phalanx.table.splitting import packed_tasks
-from phalanx.table.table import Table
 
 Offset = dict[str, Any]
 
@@ -128,7 +127,7 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_columns(self, manifest: Manifest) -> None:
         try:
-            check_schema(self.schema, Table(manifest))
+            check_schema(self.schema, manifest.properties.schema.arrow, manifest.root.uri)
         except SchemaMismatch as error:
             raise SchemaMismatch(
                 f"The columns of {manifest.root} have changed since the stream was started. "

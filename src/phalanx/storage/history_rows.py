@@ -202,6 +202,20 @@ def committed_marker(manifest: Manifest, marker: Marker) -> int | None:
     return number
 
 
+def committed_markers(manifest: Manifest, prefix: str) -> dict[str, int]:
+    """The markers that begin with a text and were committed, each with its snapshot."""
+    rows = manifest.dataset.to_table(
+        columns=["object_id", "metadata"], filter=f"object_type = '{PHALANX}'"
+    )
+    said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    found = [json.loads(text) for name, text in said if name.startswith(f"{MARKER}{SEPARATOR}")]
+    return {
+        each["marker"]: each["snapshot"]
+        for each in found
+        if each.get("marker", "").startswith(prefix)
+    }
+
+
 def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
     """What the snapshot rows say, the oldest first."""
     rows = manifest.dataset.to_table(

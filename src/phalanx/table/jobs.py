@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 import lance
 import numpy as np
 import pyarrow as pa
-from lance import LanceDataset, LanceOperation
 from lance.fragment import FragmentMetadata
 
 from phalanx.errors import CommitConflict, PhalanxError
@@ -35,7 +34,7 @@ from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.reconcile import align
-from phalanx.storage.staging import copied_rows
+from phalanx.storage.staging import copied_files
 from phalanx.storage.writing import LeafWrite, MainBranches, leaf_writes, remove_unlisted
 from phalanx.table import operations
 from phalanx.table.arrivals import Statement, Target, shuffled
@@ -155,20 +154,25 @@ class WriteJob:
         if self.done is not None:
             return TaskFiles(pa.table({}), ())
         with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
-            places = manifest.places(arrived.keys)
-            leaves = _leaves_of(manifest, arrived.keys, places, NewLeaves(self.id))
+            leaves = self.leaves(arrived.keys)
 
             def write(place: int) -> LeafFiles:
                 location, version = leaves[place]
-                dataset = self._opened(manifest, location, version)
+                dataset = self.opened(location, version)
                 target = self.root.child(location)
                 return LeafFiles(location, leaf.write(dataset, target, arrived.reader(place)))
 
             written = in_parallel(write, range(len(leaves)), WRITE_THREADS)
             return TaskFiles(arrived.keys, tuple(written))
 
-    def _opened(self, manifest: Manifest, location: str, version: int | None) -> lance.LanceDataset:
+    def leaves(self, keys: pa.Table) -> list[tuple[str, int | None]]:
+        """For each partition key where its leaf is, and the version that the job began with."""
+        manifest = self._began_with
+        return _leaves_of(manifest, keys, manifest.places(keys), NewLeaves(self.id))
+
+    def opened(self, location: str, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for; one that the manifest does not list is made first."""
+        manifest = self._began_with
         target, schema = self.root.child(location), manifest.properties.schema
         if version == _NEW:
             return target.open_leaf(NewLeaves(self.id).create(target, schema))
@@ -350,33 +354,12 @@ class _ArrivedFiles:
                     found += files.fragments
                 else:
                     into = target.open_leaf(write.location, write.version)
-                    found += _copied(source, files.fragments, write.location, into)
+                    found += copied_files(
+                        source.open_leaf(), source, files.fragments, write.location, into
+                    )
             return replace(write, fragments=tuple(found))
 
         return in_parallel(arrived, range(len(writes)), WRITE_THREADS)
-
-
-def _copied(
-    source: Location,
-    fragments: tuple[FragmentMetadata, ...],
-    target: Location,
-    into: lance.LanceDataset,
-) -> tuple[FragmentMetadata, ...]:
-    dataset = source.open_leaf()
-    staged = LanceDataset.commit(
-        dataset,
-        LanceOperation.Append(list(fragments)),
-        read_version=dataset.version,
-        detached=True,
-        **source.write_options,
-    )
-    ours = {file.path for fragment in fragments for file in fragment.files}
-    chosen = [
-        each.metadata
-        for each in staged.get_fragments()
-        if any(file.path in ours for file in each.metadata.files)
-    ]
-    return copied_rows(target, staged, chosen, into)
 
 
 class _Nothing:
