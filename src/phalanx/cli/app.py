@@ -13,7 +13,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import descriptions, history, joins, json_text
+from phalanx.cli import descriptions, history, importing, joins, json_text
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
@@ -258,6 +258,7 @@ def delete(
     tell(output, f"Deleted {rows:,} rows.", {"rows": rows})
 
 
+app.command("import")(importing.import_)
 app.command()(history.snapshots)
 app.command()(history.rollback)
 app.command()(history.vacuum)

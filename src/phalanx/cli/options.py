@@ -54,14 +54,19 @@ All = Annotated[bool, typer.Option("--all", help="Show everything.")]
 
 
 def storage_options(items: list[str] | None) -> dict[str, str] | None:
-    """The options by key; a usage error if one has no value."""
+    """The options of the object store by key; a usage error if one has no value."""
+    return key_values(items, "'--storage-option'") or None
+
+
+def key_values(items: list[str] | None, hint: str) -> dict[str, str]:
+    """Values by their keys; a usage error if one has no value."""
     found = {}
     for item in items or []:
         key, equals, value = item.partition("=")
         if not equals or not key:
-            raise typer.BadParameter(f"{item!r} is not KEY=VALUE.", param_hint="'--storage-option'")
+            raise typer.BadParameter(f"{item!r} is not KEY=VALUE.", param_hint=hint)
         found[key] = value
-    return found or None
+    return found
 
 
 def shown_limit(limit: int | None, everything: bool, output: Output, default: int) -> int | None:

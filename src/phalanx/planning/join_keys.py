@@ -119,20 +119,23 @@ def common_type(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType | None:
 
 def comparable(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The values in the type in which they are compared, equal ones in one form."""
+    if pt.is_duration(column.type) and not pt.is_duration(kind):
+        column = in_type(column, pa.duration("us"))
+    return one_form(in_type(column, kind))
+
+
+def in_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values in another type of their kind; nanoseconds are cut to microseconds."""
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if column.type == kind and not pt.is_floating(kind):
-        return column
     given = column.type
+    if given == kind:
+        return column
     if pt.is_timestamp(given) and given.unit == "ns":
         column = pc.floor_temporal(column, unit="microsecond")
-    if pt.is_duration(given):
-        if given.unit == "ns":
-            return pc.divide(column.cast(pa.int64()), 1000)
-        return column.cast(pa.duration("us")).cast(kind)
-    if pt.is_time64(given):
-        return column.cast(kind, safe=False)
-    return one_form(column.cast(kind))
+    if pt.is_duration(given) and given.unit == "ns":
+        return pc.divide(column.cast(pa.int64()), 1000).cast(kind)
+    return column.cast(kind, safe=not pt.is_time64(given))
 
 
 def is_finer_than_compared(kind: pa.DataType) -> bool:

@@ -16,13 +16,14 @@ PLACE = frozenset({"path", "storage_options"})
 READ = PLACE | {"where", "columns", "snapshot", "split_size", "metadata_table"}
 WRITE = PLACE | {
     *("partition_by", "transaction", "if_exists"),
-    *("replace_where", "partition_overwrite", "distribution", "marker"),
+    *("replace_where", "partition_overwrite", "distribution", "marker", "report"),
 }
 STREAM_READ = PLACE | {
     *("where", "columns", "split_size", "starting_snapshot"),
     *("max_snapshots_per_trigger", "max_rows_per_trigger", "max_bytes_per_trigger"),
 }
-STREAM_WRITE = PLACE | {"partition_by", "transaction", "checkpointlocation", "query_name"}
+# The last two are Spark's own.
+STREAM_WRITE = PLACE | {"partition_by", "transaction", "checkpointlocation", "queryname"}
 _STORAGE = "storage."
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 
@@ -137,3 +138,8 @@ class Options:
         return PhalanxError(
             f"Cannot {self.doing} with {name}={self.given[name]!r}: expected {expected}."
         )
+
+
+def option_text(value: object) -> str:
+    """A value as the text of an option, as Spark writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from phalanx.errors import PhalanxError
 
 Builder = TypeVar("Builder")
 
@@ -34,3 +43,54 @@ _SETTINGS = {
     # Columns of times are read as such.
     "spark.sql.timeType.enabled": "true",
 }
+
+_LOCAL_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
+    "spark.log.level": "WARN",
+}
+
+
+def local_session(name: str = "phalanx", log: str | os.PathLike[str] | None = None) -> SparkSession:
+    """A session on all cores of this machine, or the one that there is.
+
+    What Spark and its workers print goes to a log file, and never between the caller's own lines;
+    without a name it is a new one in the folder for temporary files.
+    """
+    if (running := SparkSession.getActiveSession()) is not None:
+        return running
+    builder = configure(SparkSession.builder.appName(name).master("local[*]"))
+    for key, value in _LOCAL_SETTINGS.items():
+        builder = builder.config(key, value)
+    path = Path(log) if log is not None else Path(tempfile.mkstemp(".log", "phalanx-spark-")[1])
+    try:
+        with _printing_to(path):
+            return builder.getOrCreate()
+    except PySparkException:
+        lines = path.read_text(errors="replace").strip().splitlines() or ["nothing"]
+        raise PhalanxError(
+            f"Cannot start Spark: Java says {lines[-1]!r}. It needs Java 17 or newer, in JAVA_HOME "
+            "or on the PATH. On Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless"
+        ) from None
+
+
+@contextmanager
+def _printing_to(path: Path) -> Iterator[None]:
+    """Have the processes that are started meanwhile print to a file for as long as they live."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
+        yield
+    finally:
+        for number, saved in zip((1, 2), kept, strict=True):
+            os.dup2(saved, number)
+            os.close(saved)

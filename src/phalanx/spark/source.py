@@ -8,8 +8,10 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from phalanx.spark.failures import told_in_one_line
-from phalanx.spark.options import READ, STREAM_READ, WRITE, Options
+from phalanx.spark.options import READ, STREAM_READ, STREAM_WRITE, WRITE, Options
 from phalanx.spark.reading import ScanReader, schema_of, table_of
+from phalanx.spark.stream_sink import BatchWriter, stream_writer_of
+from phalanx.spark.stream_source import SnapshotReader, reader_of
 from phalanx.spark.writing import TableWriter, writer_of
 
 
@@ -42,9 +44,19 @@ class PhalanxSource(DataSource):
         return ScanReader(self._options(READ, "read"), schema, self._snapshot)
 
     @told_in_one_line
+    def streamReader(self, schema: StructType) -> SnapshotReader:  # noqa: N802
+        """Who reads what comes to the table."""
+        return reader_of(self._options(STREAM_READ, "stream"), schema)
+
+    @told_in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Who writes a DataFrame to the table."""
         return writer_of(self._options(WRITE, "write"), schema, overwrite)
+
+    @told_in_one_line
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: N802
+        """Who writes a batch of a stream to the table."""
+        return stream_writer_of(self._options(STREAM_WRITE, "stream"), schema, overwrite)
 
     def _options(self, known: frozenset[str], doing: str) -> Options:
         return Options.of(self.options, known, doing)

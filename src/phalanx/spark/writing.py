@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,11 +13,14 @@ from pyspark.sql.types import StructType
 
 from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
 from phalanx.model.evolution import next_spec
+from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import Options
 from phalanx.spark.types import arrow_schema
+from phalanx.table.gathering import SMALL_ROWS, gathered
 from phalanx.table.jobs import (
     APPEND,
     OVERWRITE,
@@ -27,6 +30,10 @@ from phalanx.table.jobs import (
     WriteJob,
 )
 from phalanx.table.table import Table, create, open
+
+DISTRIBUTIONS = ("auto", "hash", "none")
+_MANY_FRAGMENTS = 16
+_MANY_FOR_EACH = 4
 
 
 @dataclass(slots=True)
@@ -42,6 +49,8 @@ class TableWriter(DataSourceArrowWriter):
     """Writes the rows of a DataFrame; without a job it writes nothing."""
 
     job: WriteJob | None
+    distribution: str = "none"
+    is_quiet: bool = False
 
     @told_in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -51,8 +60,13 @@ class TableWriter(DataSourceArrowWriter):
     @told_in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make what the tasks have written visible."""
-        if self.job is not None:
-            report(self.job, committed(self.job, messages))
+        if self.job is None:
+            return
+        done = committed(self.job, messages, gather=self.distribution == "hash")
+        if not self.is_quiet:
+            report(self.job, done)
+            if self.distribution == "auto" and has_many_small_files(done):
+                hint_at_distribution(done)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing was committed, or nobody knows: what is not listed vacuum removes."""
@@ -67,9 +81,15 @@ def written(job: WriteJob, batches: Iterator[pa.RecordBatch]) -> FilesWritten:
     return FilesWritten(job, job.write(reader))
 
 
-def committed(job: WriteJob, messages: list[WriterCommitMessage | None]) -> Committed:
-    """Commit what the tasks have written, each of which has sent one message."""
-    return job.commit([each.files for each in messages if isinstance(each, FilesWritten)])
+def committed(
+    job: WriteJob, messages: list[WriterCommitMessage | None], gather: bool = False
+) -> Committed:
+    """Commit what the tasks have written, each of which has sent one message.
+
+    With `gather` the small files of a partition become one first.
+    """
+    files = [each.files for each in messages if isinstance(each, FilesWritten)]
+    return job.commit(gathered(job, files) if gather else files)
 
 
 def report(job: WriteJob, done: Committed) -> None:
@@ -77,16 +97,38 @@ def report(job: WriteJob, done: Committed) -> None:
     print(f"phalanx: {done} of {job.root}", file=sys.stderr)
 
 
+def has_many_small_files(done: Committed) -> bool:
+    """Whether a shuffle before the write would have made far fewer and larger files."""
+    return (
+        done.fragments >= _MANY_FRAGMENTS
+        and done.fragments >= _MANY_FOR_EACH * done.partitions
+        and done.rows < done.fragments * SMALL_ROWS
+    )
+
+
+def hint_at_distribution(done: Committed) -> None:
+    """Say how the next write gets fewer files."""
+    print(
+        f"phalanx: {done.fragments:,} small fragments for {done.partitions:,} partitions make "
+        "reads slow. Have the rows shuffled first with phalanx.spark.write(df, uri, "
+        "distribution='hash'), or the files gathered with option('distribution', 'hash').",
+        file=sys.stderr,
+    )
+
+
 def writer_of(options: Options, schema: StructType, overwrite: bool) -> TableWriter:
     """Who writes a DataFrame; everything that can be refused is refused here."""
     operation, where = _operation(options, overwrite)
+    distribution = options.choice("distribution", *DISTRIBUTIONS)
+    is_quiet = options.choice("report", "true", "false") == "false"
     table = table_to_write(
         options, schema, options.choice("if_exists", "append", "error", "ignore")
     )
     if table is None:
         return TableWriter(None)
     check_fits(arrow_schema(schema), table.schema)
-    return TableWriter(table.begin_write(operation, where, options.text("marker")))
+    job = table.begin_write(operation, where, options.text("marker"))
+    return TableWriter(job, distribution, is_quiet)
 
 
 def _operation(options: Options, overwrite: bool) -> tuple[str, str]:
@@ -109,25 +151,19 @@ def _operation(options: Options, overwrite: bool) -> tuple[str, str]:
     return (OVERWRITE, "true" if where is None else where) if overwrite else (APPEND, "true")
 
 
-def table_to_write(options: Options, schema: StructType, if_exists: str = "append") -> Table | None:
+def table_to_write(
+    options: Options,
+    schema: StructType,
+    if_exists: str = "append",
+    partition_by: PartitionBy | None = None,
+) -> Table | None:
     """The table, made if it is missing and `partition_by` says how; None if it is left alone."""
-    location, partition_by = options.location, options.text("partition_by")
+    location = options.location
     try:
         table = open(location.uri, storage_options=location.storage_options)
     except NotPartitioned:
-        if partition_by is None:
-            raise NotPartitioned(
-                f"Cannot write to {location}: there is no table. Check the path, or have it made "
-                "with option('partition_by', 'year(ts), bucket(16, id), country'), which may be "
-                "empty for a table of one partition."
-            ) from None
-        return create(
-            location.uri,
-            arrow_schema(schema),
-            partition_by,
-            transaction=options.choice("transaction", "weak", "strong"),
-            storage_options=location.storage_options,
-        )
+        mode = options.choice("transaction", "weak", "strong")
+        return made(options, schema, mode, partition_by)
     if if_exists == "error":
         raise PhalanxError(
             f"Cannot write to {location}: the table exists, and if_exists='error'. Choose another "
@@ -135,20 +171,49 @@ def table_to_write(options: Options, schema: StructType, if_exists: str = "appen
         )
     if if_exists == "ignore":
         return None
-    _check_unchanged(options, table, partition_by)
+    check_unchanged(options, table, [table.spec], partition_by)
     return table
 
 
-def _check_unchanged(options: Options, table: Table, partition_by: str | None) -> None:
-    """Refuse to make a table anew that is another by now."""
+def made(
+    options: Options, schema: StructType, mode: str, partition_by: PartitionBy | None = None
+) -> Table:
+    """A table as `partition_by`, or the option of that name, says, where there is none."""
+    location = options.location
+    if partition_by is None:
+        partition_by = options.text("partition_by")
+    if partition_by is None:
+        raise NotPartitioned(
+            f"Cannot write to {location}: there is no table. Check the path, or have it made "
+            "with option('partition_by', 'year(ts), bucket(16, id), country'), which may be "
+            "empty for a table of one partition."
+        )
+    return create(
+        location.uri,
+        arrow_schema(schema),
+        partition_by,
+        transaction=mode,
+        storage_options=location.storage_options,
+    )
+
+
+def check_unchanged(
+    options: Options,
+    table: Table,
+    specs: Iterable[PartitionSpec],
+    partition_by: PartitionBy | None = None,
+) -> None:
+    """Refuse to make a table anew that is another by now: of none of these specs."""
+    if partition_by is None:
+        partition_by = options.text("partition_by")
     if partition_by is not None:
         known = Schema.of(table.schema)
         wanted = next_spec(partition_by, known, table.specs)
-        if wanted.fields != table.spec.fields:
+        if all(wanted.fields != spec.fields for spec in specs):
             raise InvalidSpec(
-                f"Cannot write to {table.uri} by {partition_by!r}: it is partitioned by "
-                f"{table.spec.label(known) or 'nothing'}. Leave partition_by out, or evolve the "
-                "table first."
+                f"Cannot write to {table.uri} by {wanted.label(known) or 'nothing'}: it is "
+                f"partitioned by {table.spec.label(known) or 'nothing'}. Leave partition_by out, "
+                "or evolve the table first."
             )
     mode = options.text("transaction")
     if mode is not None and options.choice("transaction", "weak", "strong") != table.mode:

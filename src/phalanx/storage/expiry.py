@@ -23,6 +23,8 @@ from phalanx.storage.steps import Step, reach
 
 # Whoever repeats a transaction by its marker does so within this time, however short the history.
 MARKERS_KEPT = timedelta(days=7)
+# A stream that stood still goes on within this time; there is one row for all its batches.
+STREAMS_KEPT = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Expiry:
 def expired(manifest: Manifest, moment: datetime) -> Expiry:
     """What retained snapshots do not need: those that were the newest at any time since a moment.
 
-    A marker stays with its snapshot, and at least for `MARKERS_KEPT`.
+    A marker stays with its snapshot, and at least for `MARKERS_KEPT`; that of a stream for longer.
     """
     gone: list[int] = []
     snapshots: list[tuple[dict[str, Any], int]] = []
@@ -65,9 +67,10 @@ def expired(manifest: Manifest, moment: datetime) -> Expiry:
     oldest = snapshots[len(over)][0] if snapshots else None
     first = 0 if oldest is None else int(oldest["id"])
     gone += [address for _, address in over]
-    since = datetime.now(UTC) - MARKERS_KEPT
+    now = datetime.now(UTC)
     for said, address in markers:
         made = said.get("time") or times.get(said["snapshot"])
+        since = now - (STREAMS_KEPT if "query" in said else MARKERS_KEPT)
         recent = made is not None and datetime.fromisoformat(made) >= since
         if said["snapshot"] < first and not recent:
             gone.append(address)

@@ -25,7 +25,10 @@ from phalanx.storage.history_rows import (
     MARKER,
     PHALANX,
     TABLE_VERSION,
+    Batch,
+    Marker,
     history_rows,
+    marker_facts,
     marker_id,
     snapshot_id,
 )
@@ -146,7 +149,7 @@ def commit(
     *,
     new: pa.Table | None = None,
     epoch: int | None = None,
-    marker: str | None = None,
+    marker: Marker | None = None,
 ) -> int:
     """Commit one snapshot on top of exactly this manifest, whose head it is; the snapshot's id.
 
@@ -172,7 +175,7 @@ def commit(
     }
     ours = {HEAD: head.to_json(), snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
-        ours[marker_id(marker)] = json.dumps({"marker": marker, "snapshot": number, "time": moment})
+        ours[marker_id(marker)] = marker_facts(marker, number, moment)
     found = manifest.leaves_named(leaf.object_id for leaf in leaves)
     rows = pa.concat_tables(
         [
@@ -185,8 +188,11 @@ def commit(
     reach(Step.COMMITTING)
     try:
         if len(fence):
-            replaced = found.column(ROW_ADDRESS).to_numpy()
-            change(manifest, rows, np.concatenate([replaced, fence]))
+            replaced = [found.column(ROW_ADDRESS).to_numpy(), fence]
+            if isinstance(marker, Batch):
+                # The batch before it.
+                replaced.append(manifest.row(marker_id(marker)).column(ADDRESS).to_numpy())
+            change(manifest, rows, np.concatenate(replaced))
         else:
             # Of two first commits a merge refuses one, by the primary key of the head row.
             with settling():

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import SEPARATOR
@@ -20,6 +21,16 @@ TABLE_VERSION = "table_version"
 PHALANX = "phalanx"
 SNAPSHOT = "__phalanx_snapshot"
 MARKER = "__phalanx_marker"
+
+# A leaf got the schema of the table. Where its main branch was taken over at that, from weak mode
+# or from another writer, its rows came with it.
+_ALIGNED = "change"
+# What only moves, rewrites, removes or restores rows that were in an earlier snapshot.
+_BRING_NO_ROWS = frozenset({"create", "delete", "rollback", "rewrite"})
+# How a history begins: nothing came before, as far as any snapshot tells.
+_BEGINNINGS = frozenset({"create", "set_mode"})
+# More rows than these are not looked for by their ids.
+_MOST_NAMED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,37 @@ class Entry:
     version: int
     operation: str
     main: int | None
+
+    @property
+    def brings_rows(self) -> bool:
+        """Whether the snapshot may have brought rows to the leaf; an unknown operation may."""
+        if self.operation == _ALIGNED:
+            return self.main is not None
+        return not _BRING_NO_ROWS.issuperset(self.operation.split("+"))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of a stream, by the query's id: they come in order, and only the last is remembered.
+
+    A query that writes for years leaves one row.
+    """
+
+    query: str
+    number: int
+
+
+# What is committed once.
+Marker = str | Batch
+
+
+@dataclass(frozen=True, slots=True)
+class LeafChange:
+    """A snapshot that changed a leaf, and the version that the leaf had before; None: no leaf."""
+
+    object_id: str
+    before: int | None
+    entry: Entry
 
 
 def history_rows(metadata: Mapping[str, str], kind: str) -> pa.Table:
@@ -48,10 +90,19 @@ def snapshot_id(number: int) -> str:
     return f"{SNAPSHOT}{SEPARATOR}{number}"
 
 
-def marker_id(marker: str) -> str:
+def marker_id(marker: Marker) -> str:
     """The id of the row that says that a marker was committed."""
-    digest = hashlib.blake2b(marker.encode(), digest_size=16).hexdigest()
+    text = f"stream {marker.query}" if isinstance(marker, Batch) else marker
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     return f"{MARKER}{SEPARATOR}{digest}"
+
+
+def marker_facts(marker: Marker, snapshot: int, time: str) -> str:
+    """What the row of a marker says."""
+    facts: dict[str, Any] = {"snapshot": snapshot, "time": time}
+    if isinstance(marker, Batch):
+        return json.dumps({"query": marker.query, "batch": marker.number, **facts})
+    return json.dumps({"marker": marker, **facts})
 
 
 def entries_of(manifest: Manifest, object_id: str, after: int = 0) -> list[Entry]:
@@ -85,13 +136,84 @@ def leaves_changed(manifest: Manifest, snapshots: range) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def committed_marker(manifest: Manifest, marker: str) -> int | None:
-    """The snapshot that was committed with a marker, if one was."""
+def changes_between(manifest: Manifest, after: int, until: int) -> list[LeafChange]:
+    """What the snapshots after one, up to another, did to leaves, the oldest first."""
+    rows = _version_rows(manifest)
+    numbers = rows.column("snapshot").to_numpy()
+    inside = pa.array((numbers > after) & (numbers <= until))
+    changed = pc.unique(rows.filter(inside).column("object_id"))
+    rows = rows.filter(pa.array(numbers <= until))
+    rows = rows.filter(pc.is_in(rows.column("object_id"), changed))
+    found: list[LeafChange] = []
+    waiting: dict[str, int] = {}
+    for name, number, version, metadata in _in_time_order(rows):
+        if number > after:
+            facts = json.loads(metadata or "{}")
+            entry = Entry(number, version, facts.get("operation", ""), facts.get("main"))
+            found.append(LeafChange(name, waiting.get(name), entry))
+        waiting[name] = version
+    return found
+
+
+def versions_at(manifest: Manifest, snapshot: int) -> dict[str, int]:
+    """The version of each leaf that there was in a snapshot."""
+    rows = _version_rows(manifest)
+    rows = rows.filter(pc.less_equal(rows.column("snapshot"), snapshot))
+    return {name: version for name, _, version, _ in _in_time_order(rows)}
+
+
+def _version_rows(manifest: Manifest) -> pa.Table:
+    """The `table_version` rows with a version: their leaf and snapshot, and what they say."""
+    rows = manifest.dataset.to_table(
+        columns=["object_id", "read_version", "metadata"],
+        filter=f"object_type = '{TABLE_VERSION}' AND read_version IS NOT NULL",
+    )
+    pattern = rf"^(?s:(?P<leaf>.*))\{SEPARATOR}(?P<number>[0-9]{{1,18}})$"
+    parts = pc.extract_regex(rows.column("object_id"), pattern)
+    known = parts.is_valid()
+    rows, parts = rows.filter(known), parts.filter(known)
+    return pa.table(
+        {
+            "object_id": pc.struct_field(parts, "leaf"),
+            "snapshot": pc.struct_field(parts, "number").cast(pa.int64()),
+            "read_version": rows.column("read_version"),
+            "metadata": rows.column("metadata"),
+        }
+    )
+
+
+def _in_time_order(rows: pa.Table) -> Iterable[tuple[str, int, int, str | None]]:
+    ordered = rows.sort_by([("snapshot", "ascending"), ("object_id", "ascending")])
+    return zip(*(column.to_pylist() for column in ordered.columns), strict=True)
+
+
+def committed_marker(manifest: Manifest, marker: Marker) -> int | None:
+    """The snapshot that was committed with a marker, if one was.
+
+    For a batch that a later one of its query has followed, the snapshot of the last one.
+    """
     rows = manifest.rows_of([marker_id(marker)])
     if not rows.num_rows:
         return None
-    number: int = json.loads(rows.column("metadata")[0].as_py())["snapshot"]
+    facts = json.loads(rows.column("metadata")[0].as_py())
+    if isinstance(marker, Batch) and facts["batch"] < marker.number:
+        return None
+    number: int = facts["snapshot"]
     return number
+
+
+def committed_markers(manifest: Manifest, prefix: str) -> dict[str, int]:
+    """The markers that begin with a text and were committed, each with its snapshot."""
+    rows = manifest.dataset.to_table(
+        columns=["object_id", "metadata"], filter=f"object_type = '{PHALANX}'"
+    )
+    said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    found = [json.loads(text) for name, text in said if name.startswith(f"{MARKER}{SEPARATOR}")]
+    return {
+        each["marker"]: each["snapshot"]
+        for each in found
+        if each.get("marker", "").startswith(prefix)
+    }
 
 
 def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
@@ -102,3 +224,18 @@ def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
     said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
     found = [json.loads(text) for name, text in said if name.startswith(f"{SNAPSHOT}{SEPARATOR}")]
     return sorted(found, key=lambda snapshot: int(snapshot["id"]))
+
+
+def snapshots_from(manifest: Manifest, first: int, last: int) -> dict[int, dict[str, Any]]:
+    """What the rows of these snapshots say, of those that are still listed, by their ids."""
+    if last - first >= _MOST_NAMED:
+        found = snapshots_in(manifest)
+    else:
+        rows = manifest.rows_of(snapshot_id(number) for number in range(first, last + 1))
+        found = [json.loads(text) for text in rows.column("metadata").to_pylist()]
+    return {each["id"]: each for each in found if first <= each["id"] <= last}
+
+
+def begins_history(snapshot: Mapping[str, Any]) -> bool:
+    """Whether there was no snapshot before this one."""
+    return snapshot["operation"] in _BEGINNINGS

@@ -15,6 +15,11 @@ from phalanx.storage.location import Location
 _SIGN = "v1 manifest paths"
 
 
+def is_undetachable(error: OSError) -> bool:
+    """Whether Lance refused a detached version because of the old names."""
+    return _SIGN in str(error).lower()
+
+
 def check_detachable(dataset: lance.LanceDataset, location: Location, purpose: str) -> None:
     """Refuse a table with the old names; of another one vacuum has a version to remove."""
     try:
@@ -27,7 +32,7 @@ def check_detachable(dataset: lance.LanceDataset, location: Location, purpose: s
             **location.write_options,
         )
     except OSError as error:
-        if _SIGN not in str(error).lower():
+        if not is_undetachable(error):
             raise
         raise PhalanxError(
             f"Cannot {purpose}: {location} has v1 manifest paths, expected v2. While no client has "

@@ -1,4 +1,4 @@
-"""Files that a change of the schema wrote in place of others: they hold the same rows.
+"""Files that a change of the schema, or a compaction, wrote in place of others: the same rows.
 
 Numbers of fragments do not tell: after a rollback other rows may come under the same number.
 """
@@ -10,11 +10,13 @@ from contextlib import suppress
 from itertools import pairwise
 
 from lance import LanceOperation
+from lance.fragment import FragmentMetadata
 
 from phalanx.errors import PhalanxError
-from phalanx.storage.history_rows import entries_of
+from phalanx.storage.history_rows import Entry, entries_of
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.publishing import shows
 
 
 def same_files(
@@ -40,6 +42,39 @@ def same_files(
                 for path in paths:
                     one[first(path)] = first(paths[0])
     return {path: first(path) for path in one}
+
+
+def known_files(location: Location, before: int, entry: Entry) -> set[str]:
+    """The files of a new version of a leaf, and of the one before, whose rows are not new.
+
+    Someone may have compacted the leaf past Phalanx. Where old and new rows came into one file,
+    all its rows count as new.
+    """
+    known = {path for paths in _paths(location, before).values() for path in paths}
+    if entry.main is not None:
+        for operation in _foreign_operations(location, before, entry.main):
+            if isinstance(operation, LanceOperation.Rewrite):
+                for group in operation.groups:
+                    if known.issuperset(_files(group.old_fragments)):
+                        known |= _files(group.new_fragments)
+    return known
+
+
+def _foreign_operations(location: Location, before: int, main: int) -> list[object]:
+    """What was done on the main branch since it showed a version, the oldest first."""
+    branch = location.open_leaf(main)
+    found: list[object] = []
+    # What vacuum or another clean-up has removed tells nothing.
+    with suppress(PhalanxError, OSError, ValueError):
+        while main > 0 and not shows(branch, main, before):
+            made = branch.read_transaction(main)
+            found.append(None if made is None else made.operation)
+            main -= 1
+    return found[::-1]
+
+
+def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:
+    return {file.path for fragment in fragments for file in fragment.files}
 
 
 def _alignments(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import lance
-from lance import LanceDataset
+from lance import LanceDataset, LanceOperation
 from lance.fragment import FragmentMetadata
 
 from phalanx.errors import CommitConflict
@@ -112,6 +112,30 @@ def copied_rows(
     chosen = [each for each in source.get_fragments() if each.fragment_id in wanted]
     reader = source.scanner(fragments=chosen, scan_in_order=True).to_reader()
     return leaf.write(into, target, reader)
+
+
+def copied_files(
+    dataset: lance.LanceDataset,
+    source: Location,
+    fragments: tuple[FragmentMetadata, ...],
+    target: Location,
+    into: lance.LanceDataset,
+) -> tuple[FragmentMetadata, ...]:
+    """The rows of files that no version of a leaf lists yet, written into files of a leaf."""
+    staged = LanceDataset.commit(
+        dataset,
+        LanceOperation.Append(list(fragments)),
+        read_version=dataset.version,
+        detached=True,
+        **source.write_options,
+    )
+    ours = {file.path for fragment in fragments for file in fragment.files}
+    chosen = [
+        each.metadata
+        for each in staged.get_fragments()
+        if any(file.path in ours for file in each.metadata.files)
+    ]
+    return copied_rows(target, staged, chosen, into)
 
 
 def rows_changed(

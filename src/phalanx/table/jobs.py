@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 import lance
 import numpy as np
 import pyarrow as pa
-from lance import LanceDataset, LanceOperation
 from lance.fragment import FragmentMetadata
 
 from phalanx.errors import CommitConflict, PhalanxError
@@ -28,14 +27,14 @@ from phalanx.planning.scan import located
 from phalanx.storage import leaf
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
-from phalanx.storage.history_rows import committed_marker
+from phalanx.storage.history_rows import Marker, committed_marker
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.reconcile import align
-from phalanx.storage.staging import copied_rows
+from phalanx.storage.staging import copied_files
 from phalanx.storage.writing import LeafWrite, MainBranches, leaf_writes, remove_unlisted
 from phalanx.table import operations
 from phalanx.table.arrivals import Statement, Target, shuffled
@@ -94,7 +93,7 @@ class WriteJob:
     began: datetime
     operation: str
     where: str
-    marker: str | None
+    marker: Marker | None
     # The snapshot that had the marker when the job began: there is nothing left to do.
     done: int | None
 
@@ -132,30 +131,48 @@ class WriteJob:
 
     # ── on the executors ─────────────────────────────────────────────────────────────────────
 
+    def marked(self, marker: Marker) -> WriteJob:
+        """The same job, of which one with this marker is committed; only in strong mode.
+
+        For who learns the marker when the job has begun: all its tasks must get the same.
+        """
+        with told(f"write to {self.root}"):
+            done = committed_marker(self._began_with, marker)
+        return replace(self, marker=marker, done=done)
+
     def write(self, rows: pa.RecordBatchReader) -> TaskFiles:
         """Write rows into files that nobody sees yet."""
         with told(f"write to {self.root}"):
             return self._write(rows)
 
+    @property
+    def _began_with(self) -> Manifest:
+        return _manifest_of(self.id, self.root, self.version)
+
     def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
-        manifest = _manifest_of(self)
+        manifest = self._began_with
         if self.done is not None:
             return TaskFiles(pa.table({}), ())
         with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
-            places = manifest.places(arrived.keys)
-            leaves = _leaves_of(manifest, arrived.keys, places, NewLeaves(self.id))
+            leaves = self.leaves(arrived.keys)
 
             def write(place: int) -> LeafFiles:
                 location, version = leaves[place]
-                dataset = self._opened(manifest, location, version)
+                dataset = self.opened(location, version)
                 target = self.root.child(location)
                 return LeafFiles(location, leaf.write(dataset, target, arrived.reader(place)))
 
             written = in_parallel(write, range(len(leaves)), WRITE_THREADS)
             return TaskFiles(arrived.keys, tuple(written))
 
-    def _opened(self, manifest: Manifest, location: str, version: int | None) -> lance.LanceDataset:
+    def leaves(self, keys: pa.Table) -> list[tuple[str, int | None]]:
+        """For each partition key where its leaf is, and the version that the job began with."""
+        manifest = self._began_with
+        return _leaves_of(manifest, keys, manifest.places(keys), NewLeaves(self.id))
+
+    def opened(self, location: str, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for; one that the manifest does not list is made first."""
+        manifest = self._began_with
         target, schema = self.root.child(location), manifest.properties.schema
         if version == _NEW:
             return target.open_leaf(NewLeaves(self.id).create(target, schema))
@@ -262,9 +279,12 @@ def _leaves_of(
 
 
 @functools.lru_cache(maxsize=4)
-def _manifest_of(job: WriteJob) -> Manifest:
-    """The manifest that a job began with, which all its tasks in this process share."""
-    return Manifest.open(job.root).at_version(job.version)
+def _manifest_of(job: str, root: Location, version: int) -> Manifest:
+    """The manifest that a job began with, which all its tasks in this process share.
+
+    The same version may be of another table, made anew at that place: jobs do not share it.
+    """
+    return Manifest.open(root).at_version(version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,33 +354,12 @@ class _ArrivedFiles:
                     found += files.fragments
                 else:
                     into = target.open_leaf(write.location, write.version)
-                    found += _copied(source, files.fragments, write.location, into)
+                    found += copied_files(
+                        source.open_leaf(), source, files.fragments, write.location, into
+                    )
             return replace(write, fragments=tuple(found))
 
         return in_parallel(arrived, range(len(writes)), WRITE_THREADS)
-
-
-def _copied(
-    source: Location,
-    fragments: tuple[FragmentMetadata, ...],
-    target: Location,
-    into: lance.LanceDataset,
-) -> tuple[FragmentMetadata, ...]:
-    dataset = source.open_leaf()
-    staged = LanceDataset.commit(
-        dataset,
-        LanceOperation.Append(list(fragments)),
-        read_version=dataset.version,
-        detached=True,
-        **source.write_options,
-    )
-    ours = {file.path for fragment in fragments for file in fragment.files}
-    chosen = [
-        each.metadata
-        for each in staged.get_fragments()
-        if any(file.path in ours for file in each.metadata.files)
-    ]
-    return copied_rows(target, staged, chosen, into)
 
 
 class _Nothing:

@@ -13,7 +13,7 @@ from phalanx.errors import SchemaMismatch
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.planning.join_cuts import JoinTask, Piece
-from phalanx.planning.join_keys import JoinKey, comparable
+from phalanx.planning.join_keys import JoinKey, comparable, in_type
 from phalanx.planning.join_kinds import How
 from phalanx.storage.failures import told
 from phalanx.storage.joining import LEFT, MEMORY, RIGHT, joined
@@ -141,7 +141,8 @@ def _key_column(key: JoinKey, left: Schema, right: Schema, how: How) -> JoinColu
         case "right":
             return JoinColumn(key.left, theirs, None, key.right)
         case "full":
-            kind = mine if mine == theirs else key.type
+            wider = pa.duration("us") if pt.is_duration(mine) else key.type
+            kind = mine if mine == theirs else wider
             return JoinColumn(key.left, kind, key.left, key.right)
         case _:
             return JoinColumn(key.left, mine, key.left, None)
@@ -165,10 +166,7 @@ def _column(batch: pa.RecordBatch, column: JoinColumn) -> pa.Array:
     ]
     if not names:
         return pa.nulls(batch.num_rows, column.type)
-    arrays = [batch.column(name) for name in names]
-    arrays = [
-        array if array.type == column.type else comparable(array, column.type) for array in arrays
-    ]
+    arrays = [in_type(batch.column(name), column.type) for name in names]
     return arrays[0] if len(arrays) == 1 else pc.coalesce(*arrays)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from lance.fragment import FragmentMetadata
 
 from phalanx.planning.splits import packed, split_size
 from phalanx.storage.failures import told
@@ -32,10 +33,11 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some fragments of a leaf, with their bytes."""
+    """Some fragments of a leaf, with their bytes, and the rows that are not deleted."""
 
     scan: LeafScan
     size: int
+    rows: int
 
 
 def tasks_of(scan: Scan, wanted_bytes: int | None = None) -> list[ScanTask]:
@@ -56,10 +58,16 @@ def pieces(scan: LeafScan) -> list[Piece]:
     pinned = replace(scan, version=dataset.version)
     wanted = None if scan.fragments is None else set(scan.fragments)
     return [
-        Piece(replace(pinned, fragments=(each.fragment_id,)), bytes_of(each.metadata))
+        piece_of(pinned, each.metadata)
         for each in dataset.get_fragments()
         if wanted is None or each.fragment_id in wanted
     ]
+
+
+def piece_of(scan: LeafScan, fragment: FragmentMetadata) -> Piece:
+    """One fragment of a leaf."""
+    alone = replace(scan, fragments=(fragment.id,))
+    return Piece(alone, bytes_of(fragment), fragment.num_rows)
 
 
 def _joined(task: tuple[Piece, ...]) -> Iterator[LeafScan]:

@@ -17,7 +17,7 @@ from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import head
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
-from phalanx.storage.history_rows import committed_marker, entries_of
+from phalanx.storage.history_rows import Marker, committed_marker, entries_of
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import leaf_directory
@@ -166,7 +166,7 @@ class StagedChanges:
 
     # ── the commit ───────────────────────────────────────────────────────────────────────────
 
-    def commit_snapshot(self, marker: str | None) -> int | None:
+    def commit_snapshot(self, marker: Marker | None) -> int | None:
         """Make all of it visible at once; the snapshot's id, None if there was nothing to do."""
         if not self._leaves and marker is None:
             return None

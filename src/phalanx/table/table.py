@@ -20,6 +20,7 @@ from phalanx.model.spec import PartitionSpec
 from phalanx.planning.scan import ScanPlan
 from phalanx.storage import creation
 from phalanx.storage.failures import told
+from phalanx.storage.history_rows import committed_markers
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
@@ -223,6 +224,11 @@ class Table:
     def newest_snapshot(self) -> int | None:
         """The id of the newest snapshot; None in weak mode."""
         return history.newest(self._refreshed())
+
+    @_tells("list the markers of")
+    def markers(self, prefix: str = "") -> dict[str, int]:
+        """The markers of transactions and jobs that begin with a text, each with its snapshot."""
+        return committed_markers(self._refreshed(), prefix)
 
     @_tells("look into the past of")
     def at(self, snapshot: int | datetime) -> Table:

@@ -1,0 +1,160 @@
+"""Streams out of a table: what its snapshots bring, in batches of whole snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from phalanx.errors import SchemaMismatch
+from phalanx.spark.failures import in_one_line, told_in_one_line
+from phalanx.spark.options import Options
+from phalanx.spark.reading import ScanPartition, check_schema, rows_of
+from phalanx.spark.types import arrow_schema, for_spark
+from phalanx.storage.failures import told
+from phalanx.storage.manifest import Manifest
+from phalanx.table.new_rows import (
+    NOTHING,
+    Limits,
+    Position,
+    Wanted,
+    new_rows,
+    newest_position,
+    next_position,
+    position_before,
+)
+from phalanx.table.splitting import packed_tasks
+
+Offset = dict[str, Any]
+
+
+@dataclass(slots=True)
+class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the rows that come to a table, with the columns that the stream was started with.
+
+    An offset is the last snapshot that was read, with its time; -1 before the whole table was.
+    """
+
+    options: Options
+    schema: StructType
+    limits: Limits
+    # What the tasks do not need.
+    _manifest: Manifest | None = field(default=None, repr=False)
+    _last: Position | None = None
+
+    def __getstate__(self) -> tuple[object, ...]:
+        return self.options, self.schema, self.limits
+
+    def __setstate__(self, state: tuple[Options, StructType, Limits]) -> None:
+        self.options, self.schema, self.limits = state
+        self._manifest, self._last = None, None
+
+    @told_in_one_line
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Where a new stream starts: with the whole table, or before the snapshot it names."""
+        start = self.options.snapshot("starting_snapshot")
+        return _offset(
+            Position(NOTHING) if start is None else position_before(self._newest(), start)
+        )
+
+    @told_in_one_line
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """How far the next batch goes."""
+        manifest, after = self._newest(), _position(start)
+        until = self._last or newest_position(manifest)
+        limits = Limits() if isinstance(limit, ReadAllAvailable) else self.limits
+        with told(f"stream from {manifest.root}"):
+            return _offset(next_position(manifest, after, until, limits, self._wanted))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """A limit that stands for all that the options set: the engine gives it back."""
+        if self.limits.snapshots is not None:
+            return ReadMaxFiles(self.limits.snapshots)
+        if self.limits.rows is not None:
+            return ReadMaxRows(self.limits.rows)
+        if self.limits.bytes is not None:
+            return ReadMaxBytes(self.limits.bytes)
+        return ReadAllAvailable()
+
+    @told_in_one_line
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on there is nothing newer than what is there now."""
+        self._last = newest_position(self._newest())
+
+    @told_in_one_line
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """The newest snapshot, whatever the limits."""
+        return _offset(self._last or newest_position(self._newest()))
+
+    @told_in_one_line
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The tasks that read a batch."""
+        manifest = self._newest()
+        self._check_columns(manifest)
+        with told(f"stream from {manifest.root}"):
+            found = new_rows(manifest, _position(start), _position(end), self._wanted)
+        return [
+            ScanPartition(task) for task in packed_tasks(found, self.options.size("split_size"))
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        with in_one_line():
+            yield from for_spark(rows_of(partition), arrow_schema(self.schema))
+
+    def _newest(self) -> Manifest:
+        location = self.options.location
+        self._manifest = (
+            Manifest.open(location) if self._manifest is None else self._manifest.latest()
+        )
+        return self._manifest
+
+    @property
+    def _wanted(self) -> Wanted:
+        return Wanted(self.options.text("where"), self.schema.names)
+
+    def _check_columns(self, manifest: Manifest) -> None:
+        try:
+            check_schema(self.schema, manifest.properties.schema.arrow, manifest.root.uri)
+        except SchemaMismatch as error:
+            raise SchemaMismatch(
+                f"The columns of {manifest.root} have changed since the stream was started. "
+                f"{error} Start the stream again with the same checkpoint: it goes on where it "
+                "stopped."
+            ) from None
+
+
+def reader_of(options: Options, schema: StructType) -> SnapshotReader:
+    """Who reads a stream; a table in weak mode is refused."""
+    reader = SnapshotReader(
+        options,
+        schema,
+        Limits(
+            options.number("max_snapshots_per_trigger"),
+            options.number("max_rows_per_trigger"),
+            options.size("max_bytes_per_trigger"),
+        ),
+    )
+    newest_position(reader._newest())
+    return reader
+
+
+def _offset(position: Position) -> Offset:
+    found: Offset = {"snapshot": position.snapshot}
+    return found if position.time is None else {**found, "time": position.time}
+
+
+def _position(offset: Offset) -> Position:
+    return Position(int(offset["snapshot"]), offset.get("time"))

@@ -1,0 +1,245 @@
+"""Streams out of and into tables: only new rows, each batch once."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import phalanx
+from phalanx.spark.options import STREAM_READ, STREAM_WRITE, Options
+from phalanx.spark.stream_sink import stream_writer_of
+from phalanx.spark.stream_source import reader_of
+from phalanx.spark.types import spark_schema
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
+
+
+def rows(*pairs: tuple[str, int]) -> pa.Table:
+    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
+
+
+def made(uri: str, mode: str = "strong") -> phalanx.Table:
+    table = phalanx.create(uri, SCHEMA, ["k"], transaction=mode)
+    table.append(rows(("a", 1), ("b", 2)))
+    return table
+
+
+def numbers(table: phalanx.Table) -> list[int]:
+    return sorted(table.scan(columns=["n"]).to_arrow()["n"].to_pylist())
+
+
+def stream(spark: SparkSession, **options: object) -> DataStreamReader:
+    return spark.readStream.format("phalanx").options(**options)
+
+
+def forget_commit(checkpoint: Path, batch: int) -> None:
+    """The checkpoint of a query that died before it could note that a batch was done."""
+    (checkpoint / "commits" / str(batch)).unlink()
+    (checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+
+
+def files_of(uri: str) -> set[Path]:
+    """The files of rows."""
+    return set(Path(uri).glob("*_v*/data/*"))
+
+
+class Reading:
+    """A query that reads all there is, batch by batch, each time that it is started."""
+
+    def __init__(self, spark: SparkSession, uri: str, **options: object) -> None:
+        self.spark, self.uri, self.options = spark, uri, options
+        self.checkpoint = f"{uri}-checkpoint"
+
+    def batches(self, columns: str = "n") -> list[list[object]]:
+        found: list[list[object]] = []
+
+        def take(batch: DataFrame, _: int) -> None:
+            found.append(sorted(row[columns] for row in batch.collect()))
+
+        query = (
+            stream(self.spark, **self.options)
+            .load(self.uri)
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return found
+
+
+def write(
+    spark: SparkSession, source: str, target: str, checkpoint: Path, **options: object
+) -> None:
+    """Stream all that there is in one table to another, snapshot by snapshot."""
+    query = (
+        stream(spark, max_snapshots_per_trigger=1, starting_snapshot=1)
+        .load(source)
+        .writeStream.format("phalanx")
+        .options(**options)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(target)
+    )
+    query.awaitTermination()
+
+
+def test_the_whole_table_first_then_what_comes(spark: SparkSession, uri: str) -> None:
+    table = made(uri)
+    reading = Reading(spark, uri)
+    assert reading.batches() == [[1, 2]]
+    table.append(rows(("a", 3), ("c", 4)))
+    table.delete("n = 1")
+    table.overwrite(rows(("b", 5)), "k = 'b'")
+    # Started again it goes on where it stopped: before it could tell that the first batch was done.
+    forget_commit(Path(reading.checkpoint), 0)
+    assert reading.batches() == [[1, 2], [3, 4, 5]]
+    table.promote_column("n", pa.int64())
+    table.add_column(pa.field("more", pa.int8()))
+    table.rollback(3)
+    assert reading.batches() == [[]]
+
+
+def test_from_a_snapshot_on_and_in_small_batches(spark: SparkSession, uri: str) -> None:
+    table = made(uri)
+    for number in (3, 4, 5):
+        table.append(rows(("a", number), ("b", 10 * number)))
+    options = {"starting_snapshot": 3, "where": "k = 'a' AND n <> 4", "columns": "n"}
+    limited = Reading(spark, uri, max_snapshots_per_trigger=1, **options)
+    assert limited.batches() == [[3], [], [5]]
+    offset = json.loads(Path(limited.checkpoint, "offsets", "2").read_text().splitlines()[-1])
+    assert offset["snapshot"] == 5
+
+
+def test_a_running_stream(spark: SparkSession, uri: str) -> None:
+    table = made(uri)
+    query = stream(spark).load(uri).writeStream.format("memory").queryName("running").start()
+    try:
+        query.processAllAvailable()
+        table.append(rows(("a", 3)))
+        table.add_column(pa.field("more", pa.int8()))
+        query.processAllAvailable()
+        assert sorted(row.n for row in spark.table("running").collect()) == [1, 2, 3]
+        table.rename_column("n", "m")
+        with pytest.raises(StreamingQueryException) as raised:
+            query.processAllAvailable()
+        assert "Start the stream again with the same checkpoint" in str(raised.value)
+        assert "Traceback" not in str(raised.value)
+    finally:
+        query.stop()
+
+
+def test_streams_that_are_refused(uri: str) -> None:
+    def reader(**options: str) -> object:
+        return reader_of(Options.of({"path": uri, **options}, STREAM_READ, "stream"), schema)
+
+    schema = spark_schema(SCHEMA)
+    table = made(uri, "weak")
+    with pytest.raises(phalanx.PhalanxError, match="weak mode, which has no snapshots"):
+        reader()
+    table.set_mode("strong")
+    reader()
+    with pytest.raises(phalanx.PhalanxError, match="max_rows_per_trigger='many'"):
+        reader(max_rows_per_trigger="many")
+    with pytest.raises(phalanx.PhalanxError, match="no such option"):
+        reader(snapshot="3")
+
+
+def test_the_reader_keeps_to_the_limits_that_spark_gives_it(uri: str) -> None:
+    table = made(uri)
+    for number in (3, 4):
+        table.append(rows(("a", number)))
+    given = {"path": uri, "max_rows_per_trigger": "2", "max_bytes_per_trigger": "1TB"}
+    reader = reader_of(Options.of(given, STREAM_READ, "stream"), spark_schema(SCHEMA))
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(2)
+    start = {"snapshot": 1}
+    assert reader.latestOffset(start, limit)["snapshot"] == 2
+    assert reader.latestOffset(start, ReadAllAvailable()) == reader.reportLatestOffset()
+    reader.prepareForTriggerAvailableNow()
+    last = reader.reportLatestOffset()
+    table.append(rows(("a", 5)))
+    assert reader.latestOffset(start, ReadAllAvailable()) == last
+    assert reader.latestOffset(last, limit) == last
+    assert reader.partitions(last, last) == []
+    time.sleep(0.01)
+    table.vacuum(timedelta(0))
+    for ask in (reader.latestOffset, reader.partitions):
+        with pytest.raises(phalanx.PhalanxError, match="Start the stream with a new checkpoint"):
+            ask(start, last if ask == reader.partitions else limit)
+
+
+def test_a_stream_from_table_to_table(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    source = made(uri)
+    for number in (3, 4):
+        source.append(rows(("a", number), ("c", number)))
+    target = str(tmp_path / "target")
+    checkpoint = tmp_path / "checkpoint"
+    write(spark, uri, target, checkpoint, partition_by="k")
+    table = phalanx.open(target)
+    assert table.mode == "strong"
+    assert numbers(table) == numbers(source)
+    # A batch without rows is no snapshot.
+    assert table.snapshots()["operation"].to_pylist() == ["create", "append", "append", "append"]
+
+    # The query dies after the commit of its last batch, before it could note that.
+    forget_commit(checkpoint, max(int(path.name) for path in checkpoint.glob("commits/[0-9]*")))
+    files = files_of(target)
+    source.append(rows(("new", 5)))
+    table.evolve([phalanx.truncate("k", 1)])
+    write(spark, uri, target, checkpoint, partition_by="k")
+    assert numbers(phalanx.open(target)) == numbers(source)
+    assert len(files_of(target) - files) == 1
+    # Of all batches one marker is left.
+    manifest = lance.dataset(f"{target}/__manifest").to_table(columns=["object_id"])
+    names = manifest["object_id"].to_pylist()
+    assert sum(name.startswith("__phalanx_marker$") for name in names) == 1
+
+
+def test_complete_replaces_all_rows(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    source = made(uri)
+    target = str(tmp_path / "target")
+
+    source.append(rows(("a", 3)))
+    query = (
+        stream(spark, starting_snapshot=2, max_snapshots_per_trigger=1)
+        .load(uri)
+        .groupBy("k")
+        .count()
+        .writeStream.format("phalanx")
+        .outputMode("complete")
+        .option("partition_by", "k")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(target)
+    )
+    query.awaitTermination()
+    table = phalanx.open(target)
+    assert table.snapshots()["operation"].to_pylist() == ["create", "overwrite", "overwrite"]
+    found = table.scan().to_arrow()
+    assert sorted(zip(*(found[name].to_pylist() for name in ("k", "count")), strict=True)) == [
+        ("a", 2),
+        ("b", 1),
+    ]
+
+
+def test_weak_mode_is_told_once(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made(uri, "weak")
+    options = Options.of({"path": uri}, STREAM_WRITE, "stream")
+    for batch in range(2):
+        writer = stream_writer_of(options, spark_schema(SCHEMA), overwrite=False)
+        message = writer.write(iter(rows(("a", 10 + batch)).to_batches()))
+        writer.commit([message, None], batch)
+    assert numbers(phalanx.open(uri)) == [1, 2, 10, 11]
+    [warning] = capsys.readouterr().err.splitlines()
+    assert "may be written twice" in warning
