@@ -6,6 +6,7 @@ with brute force. The tables go into the folder named on the command line, or a 
 """
 
 import importlib.util
+import shutil
 import sys
 import tempfile
 import time
@@ -272,6 +273,7 @@ def run(root: str) -> None:
 
     print(f"\nAll of it in {time.perf_counter() - began:.0f} s.", flush=True)
     spark.stop()
+    shutil.rmtree(folder)
 
 
 def main() -> None:
