@@ -138,7 +138,7 @@ WRITES: list[tuple[Mapping[str, str], str, bool, type[PhalanxError], str]] = [
         {"partition_overwrite": "dynamic", "replace_where": "n = 1"},
         *(FITTING, True, PhalanxError, r"both replace_where and partition_overwrite"),
     ),
-    ({"partition_by": "bucket(4, n)"}, FITTING, False, InvalidSpec, r"'bucket\(4, n\)'.*by k"),
+    ({"partition_by": "bucket(4, n)"}, FITTING, False, InvalidSpec, r"by bucket\(4, n\).*by k"),
     ({"partition_by": "buket(4, n)"}, FITTING, False, InvalidSpec, r"buket"),
     ({"transaction": "strong"}, FITTING, False, PhalanxError, r"'strong'.*weak mode"),
     ({"transaction": "stronk"}, FITTING, False, PhalanxError, r"'stronk'.*'strong'"),
