@@ -6,6 +6,7 @@ with brute force. The tables go into the folder named on the command line, or a 
 """
 
 import importlib.util
+import shutil
 import sys
 import tempfile
 import time
@@ -121,10 +122,10 @@ def stream(spark: SparkSession, source: str, target: str, folder: Path) -> None:
         .start(target)
     )
     query.awaitTermination()
-    batches = [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]]
+    batches = [f"{each['numInputRows']:,}" for each in query.recentProgress if each["numInputRows"]]
+    took = time.perf_counter() - started
     print(
-        f"{sum(batches):,} rows in batches of {', '.join(f'{rows:,}' for rows in batches)}, {time.perf_counter() - started:.1f} s; "
-        f"each batch is a snapshot of {target.rpartition('/')[2]}:\n"
+        f"Batches of {' and '.join(batches)} rows in {took:.1f} s, each a snapshot of the table:\n"
     )
     print(as_text(phalanx.open(target).snapshots().drop_columns("time")))
 
@@ -272,6 +273,7 @@ def run(root: str) -> None:
 
     print(f"\nAll of it in {time.perf_counter() - began:.0f} s.", flush=True)
     spark.stop()
+    shutil.rmtree(folder)
 
 
 def main() -> None:

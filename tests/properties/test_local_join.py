@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.planning.join_keys import comparable
@@ -15,6 +16,7 @@ from phalanx.storage.joining import joined, joined_schema
 from phalanx.storage.spilling import KEY, JoinRows
 from properties.join_oracle import brute_force, counted, same
 
+SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 KINDS = ("inner", "left", "right", "full", "semi", "anti", "right_anti")
 FLOATS = st.sampled_from([0.0, -0.0, math.nan, -math.nan, 1.5, None, math.inf])
 TEXTS = st.sampled_from(["a", "b", "", None])
@@ -56,6 +58,7 @@ def rows_of(values: list[tuple[float | None, str | None]], sizes: list[int]) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=1000 if SOAK else 80)
 @given(
     left=SIDES,
     right=SIDES,
@@ -88,3 +91,10 @@ def test_a_local_join_is_what_brute_force_finds(
     assert (
         counted([tuple(row.values()) for batch in found for row in batch.to_pylist()]) == expected
     )
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("semi", 60_000), ("anti", 0), ("right_anti", 0)])
+@pytest.mark.parametrize("memory", [1 << 18, 1 << 30])
+def test_a_key_that_all_rows_share_is_no_square(kind: str, rows: int, memory: int) -> None:
+    mine, theirs = (rows_of([(1.5, "a")] * count, [5_000] * 10) for count in (60_000, 80_000))
+    assert sum(batch.num_rows for batch in joined(kind, mine, theirs, memory)) == rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import tempfile
@@ -59,14 +60,14 @@ def local_session(name: str = "phalanx", log: str | os.PathLike[str] | None = No
     """A session on all cores of this machine, or the one that there is.
 
     What Spark and its workers print goes to a log file, and never between the caller's own lines;
-    without a name it is a new one in the folder for temporary files.
+    one without a name is removed when the process ends.
     """
     if (running := SparkSession.getActiveSession()) is not None:
         return running
     builder = configure(SparkSession.builder.appName(name).master("local[*]"))
     for key, value in _LOCAL_SETTINGS.items():
         builder = builder.config(key, value)
-    path = Path(log) if log is not None else Path(tempfile.mkstemp(".log", "phalanx-spark-")[1])
+    path = _temporary_log() if log is None else Path(log)
     try:
         with _printing_to(path):
             return builder.getOrCreate()
@@ -76,6 +77,14 @@ def local_session(name: str = "phalanx", log: str | os.PathLike[str] | None = No
             f"Cannot start Spark: Java says {lines[-1]!r}. It needs Java 17 or newer, in JAVA_HOME "
             "or on the PATH. On Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless"
         ) from None
+
+
+def _temporary_log() -> Path:
+    file, name = tempfile.mkstemp(".log", "phalanx-spark-")
+    os.close(file)
+    path = Path(name)
+    atexit.register(path.unlink, missing_ok=True)
+    return path
 
 
 @contextmanager

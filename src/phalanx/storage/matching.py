@@ -54,15 +54,19 @@ class Block:
 
     def met_in(self, chunk: pa.RecordBatch) -> Iterator[Places]:
         """The places of rows of a chunk that have a partner here."""
-        found = self._asked(
-            f'SELECT other."{_ROW}" FROM other LEFT SEMI JOIN held ON {self._equal}', chunk
-        )
-        return (places for (places,) in found)
+        return self._with_partner("other", "held", chunk)
 
     def met_by(self, chunk: pa.RecordBatch) -> Iterator[Places]:
         """The places of held rows that have a partner in a chunk."""
+        return self._with_partner("held", "other", chunk)
+
+    def _with_partner(self, kept: str, seen: str, chunk: pa.RecordBatch) -> Iterator[Places]:
+        # DataFusion looks at all pairs, of which a key that many rows share would have too many.
+        keys = ", ".join(f'"{key}"' for key in self.keys)
         found = self._asked(
-            f'SELECT held."{_ROW}" FROM held LEFT SEMI JOIN other ON {self._equal}', chunk
+            f'SELECT {kept}."{_ROW}" FROM {kept} '
+            f"LEFT SEMI JOIN (SELECT DISTINCT {keys} FROM {seen}) AS {seen} ON {self._equal}",
+            chunk,
         )
         return (places for (places,) in found)
 
