@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -48,12 +49,22 @@ class FaultyWriter(DataSourceArrowWriter):
             if fault == "fails":
                 raise OSError("the disk is gone")
             if fault == "is slow":
-                time.sleep(LONGEST)
+                self._wait_for_others()
             else:
                 executor = _parent(os.getppid())
                 os.kill(os.getpid() if fault == "dies" else executor, signal.SIGKILL)
                 time.sleep(LONGEST)
+        (Path(self.faults["folder"]) / f"finished {uuid.uuid4().hex}").touch()
         return written
+
+    def _wait_for_others(self) -> None:
+        """Until the other task is done, and this one too, which Spark has started a second time."""
+        end = time.monotonic() + LONGEST
+        while len(list(Path(self.faults["folder"]).glob("finished*"))) < 2:
+            assert time.monotonic() < end, "Spark has not started the task again"
+            time.sleep(0.05)
+        # Their messages are on their way to the driver.
+        time.sleep(2)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         fault = self.faults.get("commit", "")

@@ -22,6 +22,7 @@ from spark.conftest import spark, uri  # noqa: F401
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 SCRIPT = Path(__file__).with_name("spark_faults.py")
+SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 FIRST = [("a", 1), ("b", 2)]
 Row = tuple[str, int]
 
@@ -74,7 +75,7 @@ def test_a_task_is_tried_again(
     faulty: SparkSession, table: phalanx.Table, tmp_path: Path, fault: str, times: str
 ) -> None:
     save(frame(faulty, 100), table.uri, tmp_path / "faults", task=fault, times=times)
-    assert len(list((tmp_path / "faults").iterdir())) == int(times), "it happened"
+    assert len(list((tmp_path / "faults").glob("task*"))) == int(times), "it happened"
     assert contents(table) == Counter([*FIRST, *rows_of(100)])
     assert table.snapshots().num_rows == 3
     assert_clean_after_vacuum(table)
@@ -87,7 +88,7 @@ def test_the_commit_dies(
     folder = tmp_path / "faults"
     with pytest.raises(Exception, match="worker exited unexpectedly"):
         save(frame(faulty, 100), table.uri, folder, commit=step, marker="once")
-    assert len(list(folder.iterdir())) == 1, "it happened"
+    assert len(list(folder.glob("commit*"))) == 1, "it happened"
     committed = Counter([*FIRST, *rows_of(100)])
     assert contents(table) == (committed if step == "COMMITTED" else Counter(FIRST))
     # The same again, as a scheduler does it.
@@ -115,7 +116,7 @@ def test_an_executor_dies_and_a_task_runs_twice(table: phalanx.Table, tmp_path: 
     assert_clean_after_vacuum(table)
 
 
-@pytest.mark.parametrize("step", ["COMMITTING", "COMMITTED"])
+@pytest.mark.parametrize("step", ["COMMITTING", "COMMITTED"] if SOAK else ["COMMITTING"])
 def test_the_driver_dies(table: phalanx.Table, tmp_path: Path, step: str) -> None:
     folder = tmp_path / "faults"
     driver = subprocess.Popen(

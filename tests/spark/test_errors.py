@@ -216,7 +216,6 @@ def told(call: Callable[[], Any]) -> str:
     return text.partition("SQLSTATE")[0].strip()
 
 
-@pytest.mark.executors
 def test_spark_shows_one_line(spark: SparkSession, table: phalanx.Table) -> None:
     read = spark.read.format("phalanx")
     loading = told(lambda: read.option("where", "m = 1").load(table.uri).count())

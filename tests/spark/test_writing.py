@@ -40,8 +40,7 @@ def made(uri: str, mode: str) -> phalanx.Table:
     return table
 
 
-@pytest.mark.executors
-@both_modes
+@pytest.mark.parametrize("mode", ["weak", pytest.param("strong", marks=pytest.mark.executors)])
 def test_append_and_overwrite(spark: SparkSession, uri: str, mode: str) -> None:
     table = made(uri, mode)
     save(frame(spark, ("a", 3), ("c", 4), (None, 5), ("c", 6), tasks=4), uri)
@@ -57,7 +56,6 @@ def test_append_and_overwrite(spark: SparkSession, uri: str, mode: str) -> None:
     assert contents(uri) == Counter()
 
 
-@pytest.mark.executors
 @both_modes
 def test_overwrite_of_some_rows(spark: SparkSession, uri: str, mode: str) -> None:
     table = made(uri, mode)
