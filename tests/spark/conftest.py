@@ -7,6 +7,7 @@ of their own, or `connect`.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = builder.remote("local[2]") if MASTER == "connect" else builder.master(MASTER)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session = phalanx.spark.configure(builder).getOrCreate()
+    with warnings.catch_warnings():
+        # A server that was started with these settings says that they cannot be changed.
+        warnings.filterwarnings("ignore", "Failed to set", UserWarning)
+        session = phalanx.spark.configure(builder).getOrCreate()
     if MASTER != "connect":
         session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -22,7 +22,7 @@ def test_the_representative_ones_pass(master: str) -> None:
         cwd=HERE.parent.parent,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5000:]

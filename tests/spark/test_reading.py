@@ -195,6 +195,8 @@ def test_a_table_of_many_specs_and_changed_columns(
     assert chosen.columns == ["price", "id"]
     assert as_dicts(chosen) == [{"price": Decimal("9.99"), "id": 1 << 40}]
     assert load(spark, table.uri, columns='["id"]').columns == ["id"]
+    # By Connect every query loads the table anew: only a snapshot that is named stays.
+    assert load(spark, table.uri, snapshot=2, columns="id").count() == 2
     nothing = load(spark, table.uri, where="country = 'XX'")
     assert (nothing.count(), nothing.collect()) == (0, [])
 
@@ -279,7 +281,6 @@ def test_metadata_tables(
 # ── one DataFrame, many queries ──────────────────────────────────────────────────────────────
 
 
-@pytest.mark.executors
 def test_no_query_changes_what_another_one_finds(spark: SparkSession, uri: str) -> None:
     table = phalanx.create(uri, SCHEMA, ["k"])
     table.append(rows(("a", 1), ("a", 2), ("b", 3), (None, 4)))
@@ -300,7 +301,6 @@ def test_no_query_changes_what_another_one_finds(spark: SparkSession, uri: str) 
     assert frame.count() == 4
 
 
-@pytest.mark.executors
 def test_a_frame_stays_at_the_snapshot_it_was_loaded_at(spark: SparkSession, uri: str) -> None:
     table = phalanx.create(uri, SCHEMA, ["k"], transaction="strong")
     table.append(rows(("a", 1), ("b", 2)))

@@ -21,7 +21,8 @@ class PhalanxSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         # What a DataFrame reads stays the same from when it was loaded, in strong mode. In weak
-        # mode, or with a schema of the user's own, Spark asks nothing before the first query.
+        # mode, or with a schema of the user's own, Spark asks nothing before the first query. By
+        # Connect every query loads the table anew.
         self._snapshot: int | None = None
 
     @classmethod
