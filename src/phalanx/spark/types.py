@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from phalanx.errors import SchemaMismatch
 from phalanx.model.rows import copied
+from phalanx.spark.workers import settle
 
 _MOST_DIGITS = 38
 _SIMPLE: dict[pa.DataType, st.DataType] = {
@@ -68,6 +69,7 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
 
 def for_spark(batches: Iterable[pa.RecordBatch], target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The batches in the Arrow schema that Spark expects of them, columns by name."""
+    settle()
     for batch in batches:
         arrays = [_column(batch.column(field.name), field) for field in target]
         yield pa.RecordBatch.from_arrays(arrays, schema=target)

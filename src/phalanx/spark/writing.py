@@ -20,6 +20,7 @@ from phalanx.model.spec import PartitionSpec
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import Options
 from phalanx.spark.types import arrow_schema
+from phalanx.spark.workers import settle
 from phalanx.table.gathering import SMALL_ROWS, gathered
 from phalanx.table.jobs import (
     APPEND,
@@ -74,6 +75,7 @@ class TableWriter(DataSourceArrowWriter):
 
 def written(job: WriteJob, batches: Iterator[pa.RecordBatch]) -> FilesWritten:
     """Write the batches of one task."""
+    settle()
     first = next(batches, None)
     if first is None:
         return FilesWritten(job, TaskFiles(pa.table({}), ()))
