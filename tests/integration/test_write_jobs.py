@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import pickle
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import phalanx
+from integration.job_races import SCHEMA, SERVER, Row, rows, run_jobs, write_task, written
 from integration.stores import Store
 from phalanx.errors import (
     CommitConflict,
@@ -29,25 +28,10 @@ from phalanx.errors import (
     PhalanxError,
     SchemaMismatch,
 )
-from phalanx.table.jobs import TaskFiles, WriteJob
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
-Row = tuple[str | None, int]
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["phalanx"])
 _LONGEST = 120
 
 both_modes = pytest.mark.parametrize("mode", ["weak", "strong"])
-
-
-def rows(*pairs: Row) -> pa.Table:
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
-
-
-def written(job: WriteJob, *tasks: Iterable[Row]) -> list[TaskFiles]:
-    """What the tasks tell the driver; both travel as they do in Spark."""
-    job = pickle.loads(pickle.dumps(job))
-    return [pickle.loads(pickle.dumps(job.write(rows(*task).to_reader()))) for task in tasks]
 
 
 def contents(table: phalanx.Table) -> Counter[Row]:
@@ -207,19 +191,13 @@ def test_a_job_that_is_never_committed_leaves_the_table_alone(
         assert contents(table) == Counter([("a", 1), ("b", 2), ("new", 5)])
 
 
-def _write_task(job: WriteJob, number: int, start: Any, answers: Any) -> None:
-    start.wait()
-    answers.put(job.write(rows(("new", number), ("newer", number), ("a", number)).to_reader()))
-
-
 @both_modes
 def test_tasks_that_race_make_each_leaf_once(root: str, store: Store, mode: str) -> None:
     table = made(root, store, mode)
     job = table.begin_write()
-    start, answers = _SERVER.Barrier(4), _SERVER.Queue()
+    start, answers = SERVER.Barrier(4), SERVER.Queue()
     running = [
-        _SERVER.Process(target=_write_task, args=(job, number, start, answers))
-        for number in range(4)
+        SERVER.Process(target=write_task, args=(job, number, start, answers)) for number in range(4)
     ]
     for each in running:
         each.start()
@@ -273,21 +251,12 @@ def test_two_jobs_make_the_same_partition(root: str, store: Store, mode: str) ->
     assert orphans(table, store) == set()
 
 
-def _run_jobs(root: str, number: int, start: Any) -> None:
-    start.wait()
-    table = phalanx.open(root)
-    for turn in range(3):
-        job = table.begin_write()
-        n = number * 100 + turn * 10
-        job.commit(written(job, [(f"new{turn}", n), ("a", n)], [(f"new{turn}", n + 1)]))
-
-
 @both_modes
 def test_jobs_that_race_lose_and_double_nothing(tmp_path: Path, mode: str) -> None:
     store, root = Store(str(tmp_path)), str(tmp_path / "table")
     table = made(root, store, mode)
-    start = _SERVER.Barrier(3)
-    running = [_SERVER.Process(target=_run_jobs, args=(root, n, start)) for n in range(3)]
+    start = SERVER.Barrier(3)
+    running = [SERVER.Process(target=run_jobs, args=(root, n, start)) for n in range(3)]
     for each in running:
         each.start()
     for each in running:

@@ -1,0 +1,42 @@
+"""Jobs in processes of their own: a module that other processes can import."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+import phalanx
+from phalanx.table.jobs import TaskFiles, WriteJob
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
+Row = tuple[str | None, int]
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__])
+
+
+def rows(*pairs: Row) -> pa.Table:
+    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
+
+
+def written(job: WriteJob, *tasks: Iterable[Row]) -> list[TaskFiles]:
+    """What the tasks tell the driver; both travel as they do in Spark."""
+    job = pickle.loads(pickle.dumps(job))
+    return [pickle.loads(pickle.dumps(job.write(rows(*task).to_reader()))) for task in tasks]
+
+
+def write_task(job: WriteJob, number: int, start: Any, answers: Any) -> None:
+    start.wait()
+    answers.put(job.write(rows(("new", number), ("newer", number), ("a", number)).to_reader()))
+
+
+def run_jobs(root: str, number: int, start: Any) -> None:
+    start.wait()
+    table = phalanx.open(root)
+    for turn in range(3):
+        job = table.begin_write()
+        n = number * 100 + turn * 10
+        job.commit(written(job, [(f"new{turn}", n), ("a", n)], [(f"new{turn}", n + 1)]))
