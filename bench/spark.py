@@ -88,7 +88,7 @@ def _written_and_read(spark: SparkSession, rows: int, folder: Path) -> Iterator[
         return (reader if where is None else reader.option("where", where)).load(places[name])
 
     for what, where, runs in (
-        ("read with six aggregates", None, 3),
+        ("read with six aggregates", None, 5),
         ("query of one partition", "tenant = 42", 10),
     ):
         actions = {name: partial(_aggregate, partial(load, name, where)) for name in places}
@@ -148,7 +148,7 @@ def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured |
         )
         summed(left.join(right, "id"))
 
-    times = in_turns({"ours": ours, "theirs": theirs}, 3)
+    times = in_turns({"ours": ours, "theirs": theirs}, 4)
     yield faster(
         f"join of two tables of {rows:,} rows, in {_BUCKETS} partitions",
         times["ours"],

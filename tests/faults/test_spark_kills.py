@@ -98,6 +98,7 @@ def test_the_commit_dies(
     assert_clean_after_vacuum(table, is_debris_expected=step != "COMMITTED")
 
 
+@pytest.mark.skipif(not SOAK, reason="two minutes, with executors of its own: make soak")
 def test_an_executor_dies_and_a_task_runs_twice(table: phalanx.Table, tmp_path: Path) -> None:
     """One is slow, so that Spark starts it again beside itself; another takes all with it."""
     folder = tmp_path / "faults"
