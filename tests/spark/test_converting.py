@@ -15,6 +15,7 @@ import pyarrow.types as pt
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StructField, StructType
 
 from phalanx.errors import SchemaMismatch
 from phalanx.spark.types import arrow_schema, for_spark, spark_schema
@@ -245,3 +246,8 @@ def test_a_value_beyond_the_years_of_spark_is_told_with_its_column() -> None:
     with pytest.raises(SchemaMismatch, match=r"'far' \(timestamp\[s\]\).*4611686018427387904") as e:
         list(for_spark([batch], arrow_schema(spark_schema(schema))))
     assert "\n" not in str(e.value)
+
+
+def test_what_spark_notes_of_a_column_is_no_part_of_a_table() -> None:
+    noted = StructField("a", LongType(), True, {"scale": 0})
+    assert arrow_schema(StructType([noted])).field("a").metadata is None

@@ -59,7 +59,9 @@ def spark_schema(schema: pa.Schema) -> st.StructType:
 def arrow_schema(schema: st.StructType) -> pa.Schema:
     """The schema of the Arrow batches that Spark exchanges for a schema of its own."""
     try:
-        return to_arrow_schema(schema, timezone="UTC")
+        found = to_arrow_schema(schema, timezone="UTC")
+        # What Spark notes of a column, such as its type in a database, is no part of a table.
+        return pa.schema([field.remove_metadata() for field in found])
     except Exception as error:
         raise SchemaMismatch(
             f"Cannot take the columns {schema.simpleString()}: {error}. Cast the column to a type "
