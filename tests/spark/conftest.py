@@ -1,7 +1,7 @@
 """One Spark session for all tests of a process.
 
 `PHALANX_TEST_MASTER` says which: `local[2, 3]` by default, `local-cluster[2,1,1024]` for executors
-of their own, or `connect`.
+of their own, `connect`, or `python` for a session without the classes in Java.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 import phalanx.spark
 
-MASTER = os.environ.get("PHALANX_TEST_MASTER", "local[2, 3]")
+LOCAL = "local[2, 3]"
+MASTER = os.environ.get("PHALANX_TEST_MASTER", LOCAL)
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +33,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.memory": "1g",
     }
     builder = SparkSession.builder.appName("tests")
-    builder = builder.remote("local[2]") if MASTER == "connect" else builder.master(MASTER)
+    match MASTER:
+        case "connect":
+            builder = builder.remote("local[2]")
+        case "python":
+            builder = builder.master(LOCAL).config("spark.phalanx.bridge", "false")
+        case _:
+            builder = builder.master(MASTER)
     for key, value in settings.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():

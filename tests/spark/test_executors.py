@@ -1,4 +1,4 @@
-"""The same tests on executors in processes of their own, and by Spark Connect."""
+"""The same tests on executors of their own, by Spark Connect, and by the Python source alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "connect"])
+@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "connect", "python"])
 def test_the_representative_ones_pass(master: str) -> None:
     """A process can hold one session: another one needs another process."""
     inherited = {name: text for name, text in os.environ.items() if "PYTEST" not in name}

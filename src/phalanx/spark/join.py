@@ -13,7 +13,7 @@ from phalanx.planning.join_kinds import how_of
 from phalanx.planning.join_leaves import JoinLeaf
 from phalanx.planning.join_tasks import Shuffle
 from phalanx.planning.splits import packed, split_size
-from phalanx.spark.join_source import GroupedWork, JoinSource, SideWork, Work, options_of
+from phalanx.spark.join_source import GroupedWork, SideWork, Work, options_of
 from phalanx.spark.types import spark_schema
 from phalanx.storage.joining import MEMORY
 from phalanx.table.join import Joinable, prepare_join
@@ -61,7 +61,6 @@ def join(
         memory=memory,
     )
     found = plan.execution(kind, task_bytes)
-    spark.dataSource.register(JoinSource)
     parts = [_shuffled(spark, reader, shuffle, task_bytes) for shuffle in found.shuffles]
     if found.tasks or not parts:
         parts.insert(0, _loaded(spark, GroupedWork(reader, found.tasks)))
@@ -69,7 +68,7 @@ def join(
 
 
 def _loaded(spark: SparkSession, work: Work) -> DataFrame:
-    return spark.read.format(JoinSource.name()).options(**options_of(work)).load()
+    return spark.read.format("phalanx").options(**options_of(work)).load()
 
 
 def _shuffled(

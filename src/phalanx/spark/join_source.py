@@ -1,24 +1,24 @@
-"""The data source behind a join: its input partitions are tasks that join, or read, leaves."""
+"""What Spark reads for a join: its input partitions are tasks that join, or read, leaves."""
 
 from __future__ import annotations
 
 import base64
 import pickle
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from phalanx.planning.join_cuts import JoinTask, Piece
-from phalanx.spark.failures import in_one_line, told_in_one_line
-from phalanx.spark.types import arrow_schema, for_spark, spark_schema
+from phalanx.spark.failures import in_one_line
+from phalanx.spark.types import arrow_schema, for_spark
 from phalanx.table.joining import JoinReader, SideReader
 
-_WORK = "work"
+_WORK = "join_work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,15 @@ def options_of(work: Work) -> dict[str, str]:
     return {_WORK: base64.b85encode(packed).decode()}
 
 
+def work_of(options: Mapping[str, str]) -> Work | None:
+    """What `options_of` in the same session has told; None if a table is read."""
+    told = options.get(_WORK)
+    if told is None:
+        return None
+    work: Work = pickle.loads(zlib.decompress(base64.b85decode(told)))
+    return work
+
+
 @dataclass(slots=True)
 class TaskPartition(InputPartition):
     """A task on its way to an executor."""
@@ -85,35 +94,7 @@ class TaskPartition(InputPartition):
     task: Any
 
 
-class JoinSource(DataSource):
-    """A join of two tables of Phalanx; `phalanx.spark.join` makes DataFrames of it."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name of the format."""
-        return "phalanx_join"
-
-    @property
-    def _work(self) -> Work:
-        # Written by `options_of` in the same session.
-        work: Work = pickle.loads(zlib.decompress(base64.b85decode(self.options[_WORK])))
-        return work
-
-    @told_in_one_line
-    def schema(self) -> StructType:
-        """The columns of the join, as Spark sees them."""
-        return spark_schema(self._work.schema)
-
-    @told_in_one_line
-    def reader(self, schema: StructType) -> JoinSourceReader:
-        """Who runs the tasks."""
-        work = self._work
-        # Every task gets the source too, and needs no more than its own part of the work.
-        self.options = {}
-        return JoinSourceReader(work, schema)
-
-
-class JoinSourceReader(DataSourceReader):
+class WorkReader(DataSourceReader):
     """Runs the tasks of a join."""
 
     def __init__(self, work: Work, schema: StructType) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from phalanx.errors import PhalanxError
+from phalanx.spark import bridge
 
 Builder = TypeVar("Builder")
 
@@ -27,17 +28,34 @@ def configure(builder: Builder) -> Builder:
     """The builder of a Spark session with what Phalanx needs; what is set already stays.
 
     `spark = phalanx.spark.configure(SparkSession.builder).getOrCreate()`
+
+    That includes a few classes in Java, without which queries read all columns and rows travel
+    slower; they are compiled once. `.config("spark.phalanx.bridge", "false")` leaves them out.
     """
     # The workers take another Python otherwise: the first one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Spark forks to start a JVM, where nothing of Lance is used.
     warnings.filterwarnings("ignore", "lance is not fork-safe", UserWarning)
     set_already = getattr(builder, "_options", {})
-    for key, value in _SETTINGS.items():
-        if key not in set_already:
-            builder = builder.config(key, value)  # type: ignore[attr-defined]
+    missing = {key: value for key, value in _SETTINGS.items() if key not in set_already}
+    for key, value in (missing | _bridged(set_already)).items():
+        builder = builder.config(key, value)  # type: ignore[attr-defined]
     return builder
 
+
+def _bridged(set_already: Mapping[str, object]) -> dict[str, str]:
+    """The classes in Java, for a Spark that this process starts."""
+    is_elsewhere = str(set_already.get("spark.remote", "")).startswith("sc://")
+    if is_elsewhere or str(set_already.get("spark.phalanx.bridge", "true")).lower() == "false":
+        return {}
+    jar = bridge.jar()
+    jars = [str(set_already[_JARS])] if set_already.get(_JARS) else []
+    if jar is None or any(jar.name in each for each in jars):
+        return {}
+    return {_JARS: ",".join([*jars, str(jar)])}
+
+
+_JARS = "spark.jars"
 
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(_BATCH_ROWS),

@@ -8,10 +8,12 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from phalanx.spark.failures import told_in_one_line
+from phalanx.spark.join_source import WorkReader, work_of
 from phalanx.spark.options import READ, STREAM_READ, STREAM_WRITE, WRITE, Options
 from phalanx.spark.reading import ScanReader, schema_of, table_of
 from phalanx.spark.stream_sink import BatchWriter, stream_writer_of
 from phalanx.spark.stream_source import SnapshotReader, reader_of
+from phalanx.spark.types import spark_schema
 from phalanx.spark.writing import TableWriter, writer_of
 
 
@@ -21,8 +23,8 @@ class PhalanxSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         # What a DataFrame reads stays the same from when it was loaded, in strong mode. In weak
-        # mode, or with a schema of the user's own, Spark asks nothing before the first query. By
-        # Connect every query loads the table anew.
+        # mode there is no snapshot to stay at; with a schema of the user's own Spark asks nothing
+        # when it loads; by Connect every query loads the table anew.
         self._snapshot: int | None = None
 
     @classmethod
@@ -32,7 +34,9 @@ class PhalanxSource(DataSource):
 
     @told_in_one_line
     def schema(self) -> StructType:
-        """The columns of the table, as Spark sees them."""
+        """The columns of the table, or of a join, as Spark sees them."""
+        if (work := work_of(self.options)) is not None:
+            return spark_schema(work.schema)
         options = self._options(READ | STREAM_READ, "read")
         table = table_of(options)
         if options.text("snapshot") is None:
@@ -40,8 +44,12 @@ class PhalanxSource(DataSource):
         return schema_of(options, table_of(options, self._snapshot))
 
     @told_in_one_line
-    def reader(self, schema: StructType) -> ScanReader:
+    def reader(self, schema: StructType) -> ScanReader | WorkReader:
         """Who reads the table in a batch."""
+        if (work := work_of(self.options)) is not None:
+            # Every task gets the source too, and needs no more than its own part of the work.
+            self.options = {}
+            return WorkReader(work, schema)
         return ScanReader(self._options(READ, "read"), schema, self._snapshot)
 
     @told_in_one_line

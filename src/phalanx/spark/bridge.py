@@ -1,0 +1,100 @@
+"""The Java side of the source: a few classes, compiled for the Spark that is installed.
+
+They only carry: columns come from Python as they are, rows go there in large batches, and a query
+reads the columns that it needs. All planning and I/O is Python's, with and without them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import warnings
+import zipfile
+from pathlib import Path
+
+import pyspark
+
+_SOURCES = Path(__file__).with_name("java")
+_PROVIDER = "phalanx.bridge.Source"
+_SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
+_RELEASE = "17"
+
+
+class CannotCompile(Exception):
+    """Why there is no jar."""
+
+
+@functools.cache
+def jar() -> Path | None:
+    """The jar for the installed Spark, compiled if it is missing; None, and a warning, if not."""
+    try:
+        return _compiled(_folder())
+    except CannotCompile as reason:
+        warnings.warn(
+            f"Spark works with Phalanx by its Python source alone: {reason} Queries read all "
+            "columns, and rows travel slower. Install a JDK 17 or newer, on Debian and Ubuntu: "
+            "sudo apt-get install openjdk-17-jdk-headless",
+            stacklevel=3,
+        )
+        return None
+
+
+def _folder() -> Path:
+    """Where jars are kept; they are of use to all projects of a user."""
+    found = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(found) / "phalanx"
+
+
+def _compiled(folder: Path) -> Path:
+    sources = sorted(_SOURCES.rglob("*.java"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    target = folder / f"bridge-{pyspark.__version__}-{digest[:16]}.jar"
+    if target.exists():
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            made = _packed(sources, Path(name))
+            # Others may be at it as well: the last one wins, and all are the same.
+            made.replace(target)
+    except OSError as error:
+        raise CannotCompile(f"its Java classes cannot be kept in {folder}: {error}.") from None
+    return target
+
+
+def _packed(sources: list[Path], folder: Path) -> Path:
+    classes = folder / "classes"
+    _compile(sources, classes)
+    made = folder / "bridge.jar"
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_SERVICE, _PROVIDER)
+        for path in sorted(classes.rglob("*.class")):
+            archive.write(path, path.relative_to(classes).as_posix())
+    return made
+
+
+def _compile(sources: list[Path], classes: Path) -> None:
+    jars = map(str, sorted(Path(pyspark.__file__).with_name("jars").glob("*.jar")))
+    # The compiler of the Java that runs Spark; the command `javac` may be another's.
+    compiler = [_java(), "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    options = ["--release", _RELEASE, "-nowarn", "-cp", os.pathsep.join(jars), "-d", str(classes)]
+    done = subprocess.run(
+        [*compiler, *options, *map(str, sources)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+        raise CannotCompile(
+            f"its Java classes do not compile for Spark {pyspark.__version__}: {lines[0]}."
+        )
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None or not Path(found).exists():
+        raise CannotCompile("there is no Java to compile its classes.")
+    return found

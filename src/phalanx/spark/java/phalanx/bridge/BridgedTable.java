@@ -1,0 +1,30 @@
+package phalanx.bridge;
+
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** A table as Spark sees it: who reads it and who writes to it. */
+final class BridgedTable extends PythonTable {
+    private final Source source;
+    private final StructType schema;
+
+    BridgedTable(Source source, StructType schema) {
+        super(source, Source.NAME, schema);
+        this.source = source;
+        this.schema = schema;
+    }
+
+    @Override
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+        return new ColumnScan.Builder(source, schema, options);
+    }
+
+    @Override
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+        return new RowWrite.Builder(source, info);
+    }
+}

@@ -1,0 +1,156 @@
+"""The classes in Java: which columns are read, how rows travel, and what is without them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import phalanx
+import phalanx.spark
+from phalanx.spark import bridge
+
+SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("n", pa.int64()),
+        ("flag", pa.bool_()),
+        ("place", pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])),
+        ("tags", pa.map_(pa.string(), pa.int32())),
+    ]
+)
+
+
+@pytest.fixture
+def many(uri: str) -> str:
+    """Rows of every shape, in more than one batch for each leaf."""
+    rows = [
+        {
+            "k": "ab"[i % 2],
+            "n": None if i % 7 == 0 else i,
+            "flag": i % 3 == 0,
+            "place": None if i % 5 == 0 else {"x": i, "y": [str(i), None]},
+            "tags": [("t", i)],
+        }
+        for i in range(20_000)
+    ]
+    phalanx.create(uri, SCHEMA, ["k"]).append(pa.Table.from_pylist(rows, SCHEMA))
+    return uri
+
+
+def plan_of(frame: object) -> str:
+    """The physical plan, in one text."""
+    return str(frame._jdf.queryExecution().executedPlan().toString())  # type: ignore[attr-defined]
+
+
+def test_a_query_reads_the_columns_that_it_needs(spark: SparkSession, many: str) -> None:
+    frame = spark.read.format("phalanx").load(many)
+    some = frame.where("flag").select("n", "place.x")
+    plan = plan_of(some)
+    assert "ColumnarToRow" in plan
+    [scan] = [line for line in plan.splitlines() if "BatchScan" in line]
+    columns = [text.split("#")[0] for text in scan[scan.index("[") + 1 : scan.index("]")].split()]
+    assert columns == ["n", "flag", "place"]
+    expected = [(None if i % 7 == 0 else i, None if i % 5 == 0 else i) for i in range(0, 20_000, 3)]
+    order = lambda pair: (pair[0] is None, pair[0], pair[1] is None, pair[1])  # noqa: E731
+    assert sorted(map(tuple, some.collect()), key=order) == sorted(expected, key=order)
+
+
+def test_rows_are_counted_without_columns(spark: SparkSession, many: str) -> None:
+    frame = spark.read.format("phalanx").load(many)
+    assert frame.count() == 20_000
+    assert frame.select().count() == 20_000
+    assert frame.groupBy().count().collect()[0][0] == 20_000
+
+
+def test_nested_columns_keep_their_place_over_many_batches(spark: SparkSession, many: str) -> None:
+    frame = spark.read.format("phalanx").load(many)
+    wrong = "place.x <> n OR place.y[0] <> string(n) OR tags['t'] <> n OR size(place.y) <> 2"
+    assert frame.where(wrong).count() == 0
+    assert frame.where("place IS NULL").count() == 4_000
+
+
+@pytest.mark.parametrize(
+    ("records", "size"), [("3", "64m"), ("10000", "200"), ("-1", "1"), ("7", "2147483647")]
+)
+def test_rows_travel_in_batches_as_they_are_configured(
+    spark: SparkSession, uri: str, records: str, size: str
+) -> None:
+    settings = {"maxRecordsPerBatch": records, "maxBytesPerBatch": size}
+    before = {name: spark.conf.get(f"spark.sql.execution.arrow.{name}") for name in settings}
+    frame = spark.range(100).selectExpr("id", "id % 3 AS k", "repeat('x', int(id)) AS text")
+    try:
+        for name, value in settings.items():
+            spark.conf.set(f"spark.sql.execution.arrow.{name}", value)
+        writer = frame.write.format("phalanx").mode("append").option("partition_by", "k")
+        writer.save(uri)
+    finally:
+        for name, value in before.items():
+            spark.conf.set(f"spark.sql.execution.arrow.{name}", value)
+    found = phalanx.open(uri).scan().to_arrow().sort_by("id")
+    assert found.column("id").to_pylist() == list(range(100))
+    assert found.column("text").to_pylist() == ["x" * i for i in range(100)]
+
+
+# ── the jar ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache that is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bridge.jar.cache_clear()
+    yield tmp_path / "cache" / "phalanx"
+    bridge.jar.cache_clear()
+
+
+def test_it_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = bridge.jar()
+    assert made is not None
+    assert [path.name for path in cache.iterdir()] == [made.name]
+    bridge.jar.cache_clear()
+    monkeypatch.setattr(bridge, "_compile", None)
+    assert bridge.jar() == made
+
+
+@pytest.mark.parametrize("case", ["no Java", "no compiler", "no folder"])
+def test_without_it_there_is_one_warning(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    match case:
+        case "no Java":
+            monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        case "no compiler":
+            java.write_text("#!/bin/sh\necho 'Module jdk.compiler not found' >&2\nexit 1\n")
+            java.chmod(0o755)
+            monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+        case _:
+            cache.parent.write_text("a file")
+    with pytest.warns(UserWarning, match="Python source alone.*read all columns.*Install a JDK"):
+        configured = phalanx.spark.configure(SparkSession.Builder())
+    assert "spark.jars" not in configured._options
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        phalanx.spark.configure(SparkSession.Builder())
+
+
+def test_it_joins_the_jars_that_there_are() -> None:
+    jar = bridge.jar()
+    builder = SparkSession.Builder().config("spark.jars", "mine.jar")
+    assert phalanx.spark.configure(builder)._options["spark.jars"] == f"mine.jar,{jar}"
+    again = phalanx.spark.configure(builder)
+    assert again._options["spark.jars"] == f"mine.jar,{jar}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("spark.phalanx.bridge", "false"), ("spark.remote", "sc://somewhere")]
+)
+def test_it_is_left_out_where_it_is_not_wanted(key: str, value: str) -> None:
+    builder = SparkSession.Builder().config(key, value)
+    assert "spark.jars" not in phalanx.spark.configure(builder)._options
