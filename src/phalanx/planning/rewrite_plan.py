@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +33,7 @@ class DeleteFile:
     rows: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteFile:
+class RewriteFile(NamedTuple):
     """A data file that is rewritten, and the delete files that apply to it."""
 
     path: str
@@ -155,23 +154,29 @@ class RewritePlan:
         return int(self.chosen.totals(numbers(self.candidates, BYTES)).sum())
 
     def _runs(self, runs: Runs) -> Iterator[tuple[PartitionKey, tuple[RewriteFile, ...]]]:
-        columns = (runs.specs, runs.places, runs.starts, runs.ends)
-        for spec_id, place, start, end in zip(*(each.tolist() for each in columns), strict=True):
-            yield self._keys[spec_id][place], tuple(self._files[start:end])
+        keys, files = self._keys_of(runs), self._files
+        for key, start, end in zip(keys, runs.starts.tolist(), runs.ends.tolist(), strict=True):
+            yield key, tuple(files[start:end])
 
-    @cached_property
-    def _keys(self) -> Mapping[int, Sequence[PartitionKey]]:
-        return {spec_id: list(_keys(spec_id, table)) for spec_id, table in self.keys.items()}
+    def _keys_of(self, runs: Runs) -> list[PartitionKey]:
+        found: list[PartitionKey] = [PartitionKey(0, ())] * len(runs)
+        for spec_id, table in self.keys.items():
+            mine = np.flatnonzero(runs.specs == spec_id)
+            columns = table.take(pa.array(runs.places[mine])).columns if len(mine) else []
+            values = zip(*map(plain_values, columns), strict=True) if columns else repeat(())
+            for place, each in zip(mine.tolist(), values, strict=False):
+                found[place] = PartitionKey(spec_id, each)
+        return found
 
     @cached_property
     def _files(self) -> list[RewriteFile]:
         columns = (self.candidates.column(name).to_pylist() for name in (PATH, BYTES, ROWS))
-        files = map(RewriteFile, *columns, _deletes(self.candidates))
-        return list(files)
+        rows = zip(*columns, _deletes(self.candidates), strict=True)
+        return list(map(RewriteFile._make, rows))
 
     def __getstate__(self) -> dict[str, Any]:
         # What is made of the columns is made again where it is wanted.
-        made = ("groups", "left_out", "_keys", "_files")
+        made = ("groups", "left_out", "_files")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def to_dict(self) -> dict[str, Any]:
@@ -267,15 +272,6 @@ class RewritePlan:
             for name, value in self._named(key)
         )
         return " ".join([f"v{key.spec_id}", *values])
-
-
-def _keys(spec_id: int, table: pa.Table) -> Iterator[PartitionKey]:
-    if not table.num_columns:
-        yield PartitionKey(spec_id, ())
-        return
-    columns = (plain_values(column) for column in table.columns)
-    for values in zip(*columns, strict=True):
-        yield PartitionKey(spec_id, values)
 
 
 def _deletes(files: pa.Table) -> Iterator[tuple[DeleteFile, ...]]:
