@@ -44,7 +44,8 @@ class Runs:
     def of(cls, spec_id: int, starts: Numbers, places: Numbers, files: int) -> Runs:
         """Groups that begin at these files and have these keys."""
         specs = np.full(len(starts), spec_id, dtype=np.int64)
-        return cls(starts, np.append(starts[1:], files), specs, places)
+        ends = np.append(starts[1:], files)[: len(starts)]
+        return cls(starts, ends, specs, places)
 
     @classmethod
     def chained(cls, runs: Iterable[Runs]) -> Runs:
@@ -127,16 +128,16 @@ def packed(
     files = entries.select(list(FILE_COLUMNS)).take(pa.array(places))
     order = _order(codes, files)
     codes, files = codes[order], files.take(pa.array(order))
-    starts = _starts(codes, numbers(files, BYTES), options.max_file_group_size_bytes)
+    groups = _bins(spec_id, codes, numbers(files, BYTES), options.max_file_group_size_bytes)
     return Packed(
-        spec_id,
-        count,
-        matching,
-        fail_open,
-        keys,
-        files,
-        heavy[places][order],
-        Runs.of(spec_id, starts, codes[starts], len(codes)),
+        spec_id=spec_id,
+        total=count,
+        matching=matching,
+        fail_open=fail_open,
+        keys=keys,
+        files=files,
+        heavy=heavy[places][order],
+        groups=groups,
     )
 
 
@@ -211,14 +212,14 @@ def _order(codes: Numbers, files: pa.Table) -> Numbers:
     return order
 
 
-def _starts(codes: Numbers, sizes: Numbers, most: int) -> Numbers:
-    """Where each group begins: with every key, and wherever the next file would be too much."""
+def _bins(spec_id: int, codes: Numbers, sizes: Numbers, most: int) -> Runs:
+    """A group for every key, and a new one wherever the next file would be too much."""
     firsts = np.flatnonzero(np.diff(codes, prepend=-1))
-    ends = np.append(firsts[1:], len(codes))
-    filled = np.cumsum(sizes)
-    whole = filled[ends - 1] - filled[firsts] + sizes[firsts]
+    whole = Runs.of(spec_id, firsts, codes[firsts], len(codes))
+    large = whole.take(whole.totals(sizes) > most)
     inner = [
-        first + np.array(cuts(np.cumsum(sizes[first:end]), most)[:-1], dtype=np.int64)
-        for first, end in zip(firsts[whole > most], ends[whole > most], strict=True)
+        start + np.array(cuts(np.cumsum(sizes[start:end]), most)[:-1], dtype=np.int64)
+        for start, end in zip(large.starts, large.ends, strict=True)
     ]
-    return np.sort(np.concatenate([firsts, *inner]))
+    starts = np.sort(np.concatenate([firsts, *inner]))
+    return Runs.of(spec_id, starts, codes[starts], len(codes))

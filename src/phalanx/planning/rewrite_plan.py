@@ -264,7 +264,7 @@ class RewritePlan:
                 f"{left.reason}"
             )
         if (hidden := len(self.reasons) - _SHOWN) > 0:
-            yield f"and {counted(hidden, 'time')} more"
+            yield f"and {hidden:,} more left out"
 
     def _shown(self, key: PartitionKey) -> str:
         values = (
