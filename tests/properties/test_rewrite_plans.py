@@ -312,6 +312,9 @@ def test_fail_open_never_excludes(data: st.DataObject) -> None:
             if path in files
             and (repr(key) in errors or (is_broken(plan) and key.spec_id == broken))
         }
+        turned = {spec_id: each[::-1] for spec_id, each in given_rows.entries.items()}
+        _, again = chosen_files(dataclasses.replace(given_rows, entries=turned), where, by_id)
+        assert json.dumps(again.to_dict()) == json.dumps(plan.to_dict())
         assert found == without | open_files
         assert plan.stats.eval_errors == len(errors)
         assert plan.stats.fail_open_files == len(open_files)

@@ -22,7 +22,6 @@ from phalanx.planning.rewrite_entries import (
 )
 from phalanx.planning.rewrite_filter import MultiSpecPartitionFilter
 from phalanx.planning.rewrite_options import RewriteOptions
-from phalanx.planning.splits import cuts
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
@@ -213,13 +212,20 @@ def _order(codes: Numbers, files: pa.Table) -> Numbers:
 
 
 def _bins(spec_id: int, codes: Numbers, sizes: Numbers, most: int) -> Runs:
-    """A group for every key, and a new one wherever the next file would be too much."""
+    """A group for every key, and a new one wherever the next file would be too much.
+
+    All keys that are too large take a step at a time, from one group to the next.
+    """
     firsts = np.flatnonzero(np.diff(codes, prepend=-1))
     whole = Runs.of(spec_id, firsts, codes[firsts], len(codes))
     large = whole.take(whole.totals(sizes) > most)
-    inner = [
-        start + np.array(cuts(np.cumsum(sizes[start:end]), most)[:-1], dtype=np.int64)
-        for start, end in zip(large.starts, large.ends, strict=True)
-    ]
-    starts = np.sort(np.concatenate([firsts, *inner]))
-    return Runs.of(spec_id, starts, codes[starts], len(codes))
+    filled = np.cumsum(sizes)
+    starts, at, ends = [firsts], large.starts, large.ends
+    while len(at):
+        fitting = np.searchsorted(filled, filled[at] - sizes[at] + most, side="right")
+        at = np.maximum(fitting, at + 1)
+        inside = at < ends
+        at, ends = at[inside], ends[inside]
+        starts.append(at)
+    every = np.sort(np.concatenate(starts))
+    return Runs.of(spec_id, every, codes[every], len(codes))

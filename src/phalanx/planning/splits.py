@@ -34,25 +34,25 @@ def packed(
     if not pieces:
         return []
     ends = np.cumsum([size(piece) + OPENING_BYTES for piece in pieces], dtype=np.int64)
-    fewest = cuts(ends, most)
+    fewest = _cuts(ends, most)
     low, high = int(ends[-1]) // len(fewest), most
     while low < high:
         middle = (low + high) // 2
-        if len(cuts(ends, middle)) > len(fewest):
+        if len(_cuts(ends, middle)) > len(fewest):
             low = middle + 1
         else:
             high = middle
-    chosen = cuts(ends, high)
-    return [tuple(pieces[start:end]) for start, end in zip([0, *chosen], chosen, strict=False)]
+    cuts = _cuts(ends, high)
+    return [tuple(pieces[start:end]) for start, end in zip([0, *cuts], cuts, strict=False)]
 
 
-def cuts(ends: npt.NDArray[np.int64], most: int) -> list[int]:
-    """Where each task ends, if it takes as many pieces as fit; `ends` are running sums."""
-    found: list[int] = []
+def _cuts(ends: npt.NDArray[np.int64], most: int) -> list[int]:
+    """Where each task ends, if it takes as many pieces as fit."""
+    cuts: list[int] = []
     start = 0
     while start < len(ends):
         before = int(ends[start - 1]) if start else 0
         fits = int(np.searchsorted(ends, before + most, side="right"))
         start = max(fits, start + 1)
-        found.append(start)
-    return found
+        cuts.append(start)
+    return cuts
