@@ -124,9 +124,9 @@ def packed(
     places = np.flatnonzero(chosen)
     keys, ranks = _sorted_keys(partitions.keys, partitions.count)
     codes = ranks[partitions.codes[places]]
+    order = _order(codes, entries, places)
+    codes, places = codes[order], places[order]
     files = entries.select(list(FILE_COLUMNS)).take(pa.array(places))
-    order = _order(codes, files)
-    codes, files = codes[order], files.take(pa.array(order))
     groups = _bins(spec_id, codes, numbers(files, BYTES), options.max_file_group_size_bytes)
     return Packed(
         spec_id=spec_id,
@@ -135,7 +135,7 @@ def packed(
         fail_open=fail_open,
         keys=keys,
         files=files,
-        heavy=heavy[places][order],
+        heavy=heavy[places],
         groups=groups,
     )
 
@@ -194,16 +194,17 @@ def _sorted_keys(keys: pa.Table, count: int) -> tuple[pa.Table, Numbers]:
     return keys.take(order), ranks
 
 
-def _order(codes: Numbers, files: pa.Table) -> Numbers:
-    """The files by key, position and path; most are told apart without their paths."""
-    file_positions = numbers(files, POSITION)
+def _order(codes: Numbers, entries: pa.Table, places: Numbers) -> Numbers:
+    """The files at these places by key, position and path; most are told apart without paths."""
+    file_positions = numbers(entries, POSITION)[places]
     order = np.lexsort((file_positions, codes))
     same = (np.diff(codes[order]) == 0) & (np.diff(file_positions[order]) == 0)
     tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
     if len(tied):
         rows = order[tied]
         names = ["key", "position", "path"]
-        columns = [codes[rows], file_positions[rows], files.column(PATH).take(pa.array(rows))]
+        paths = entries.column(PATH).take(pa.array(places[rows]))
+        columns = [codes[rows], file_positions[rows], paths]
         by_path = pc.sort_indices(
             pa.table(columns, names=names), sort_keys=[(name, "ascending") for name in names]
         )
