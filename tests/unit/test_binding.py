@@ -489,3 +489,23 @@ def test_no_name_of_a_column_is_taken_for_our_own(name: str) -> None:
     hashes = murmur3(numbers).to_pylist()
     expected = [number % 2 == 1 and hashes[number] > 0 for number in range(20)]
     assert found.to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "meant"),
+    [
+        ("B = 1", "b"),
+        ("b = 1 OR NOT (upper(S) = 'x')", "s"),
+        ("st.X = 1", "st.x"),
+        ("St.x = 1", "st.x"),
+        ("M['K'] = 'v'", "m"),
+    ],
+)
+def test_letter_case_matters_where_it_is_asked_for(where: str, meant: str) -> None:
+    columns = [("b", pa.int64()), ("s", pa.string()), ("st", pa.struct([("x", pa.int64())]))]
+    schema = Schema.of(pa.schema([*columns, ("m", pa.map_(pa.string(), pa.string()))]))
+    bind(where, schema)
+    with pytest.raises(InvalidPredicate, match=rf"in this letter case. Did you mean '{meant}'\?"):
+        bind(where, schema, case_sensitive=True)
+    exact = where.replace("B", "b").replace("S", "s").replace("X", "x").replace("M[", "m[")
+    assert bind(exact, schema, case_sensitive=True) == bind(exact, schema)

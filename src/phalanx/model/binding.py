@@ -49,15 +49,18 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 
 
-def bind(where: str, schema: Schema) -> Predicate:
+def bind(where: str, schema: Schema, *, case_sensitive: bool = False) -> Predicate:
     """The predicate that `where` means for rows of the schema.
 
-    Raises `InvalidPredicate` for text that does not parse, names no column, or compares what
-    cannot be compared.
+    A name means the column that is spelled so, else the only one that differs in case, unless
+    `case_sensitive`. Raises `InvalidPredicate` for text that does not parse, names no column, or
+    compares what cannot be compared.
     """
     if not isinstance(where, str):
         raise InvalidPredicate(f"Cannot use the predicate {shown(where)}: expected SQL text.")
     try:
+        if case_sensitive:
+            engine.check_case(where, schema.arrow)
         try:
             bound = engine.bind(where, schema.arrow)
             if not (pt.is_boolean(bound.type) or pt.is_null(bound.type)):

@@ -27,7 +27,7 @@ from phalanx.model.murmur3 import murmur3, murmur3_multi
 from phalanx.model.names import resolve_path
 from phalanx.model.sentences import MOST_LEVELS, TOO_DEEP, sentence
 from phalanx.model.session import LIFTED_FUNCTIONS, relation, typed_as
-from phalanx.model.syntax import Call, Cast, Column, Literal, Node, depth, to_sql, transform
+from phalanx.model.syntax import Call, Cast, Column, Literal, Node, depth, to_sql, transform, walk
 
 _MENTIONS_LIFTED = re.compile("|".join(sorted(LIFTED_FUNCTIONS)), re.IGNORECASE)
 # DataFusion's work on a chain of AND or OR is quadratic, on a balanced tree it is linear.
@@ -76,6 +76,19 @@ def bind(text: str, schema: pa.Schema) -> Bound:
             raise
         # A field inside a struct is there in another letter case.
         return bind_node(exact, schema)
+
+
+def check_case(text: str, schema: pa.Schema) -> None:
+    """Refuse a name that is a column's only if upper and lower case are the same."""
+    expression, aliases = _parse(text, schema)
+    for part in walk(_node(expression)):
+        if isinstance(part, Column):
+            exact = _exact_column(part, schema, aliases)
+            if exact != part.path[: len(exact)]:
+                written, meant = (".".join(path) for path in (part.path, exact))
+                raise BadExpression(
+                    f"No column {written!r}, in this letter case. Did you mean {meant!r}?"
+                )
 
 
 def bind_node(node: Node, schema: pa.Schema) -> Bound:
@@ -223,14 +236,19 @@ def _resolved(node: Node, schema: pa.Schema, aliases: Mapping[str, str]) -> Node
     def exact(part: Node) -> Node:
         if not isinstance(part, Column):
             return part
-        path = (aliases.get(part.path[0], part.path[0]), *part.path[1:])
-        reach = _struct_depth(path, schema)
-        found: Node = Column(_exact_path(path[:reach], schema))
-        for key in path[reach:]:
+        path = _exact_column(part, schema, aliases)
+        found: Node = Column(path)
+        for key in part.path[len(path) :]:
             found = Call("get_field", (found, Literal(pa.scalar(key))))
         return found
 
     return transform(node, exact)
+
+
+def _exact_column(column: Column, schema: pa.Schema, aliases: Mapping[str, str]) -> tuple[str, ...]:
+    """The column or struct field that a written path leads to, as the schema spells it."""
+    path = (aliases.get(column.path[0], column.path[0]), *column.path[1:])
+    return _exact_path(path[: _struct_depth(path, schema)], schema)
 
 
 def _struct_depth(path: tuple[str, ...], schema: pa.Schema) -> int:

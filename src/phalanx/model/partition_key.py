@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,32 @@ class PartitionKey:
 
     spec_id: int
     values: tuple[Any, ...]
+
+    @classmethod
+    def of_entry(cls, spec_id: int, spec: PartitionSpec, values: Sequence[Any]) -> PartitionKey:
+        """The key of an entry under its own spec, whatever the newest spec is."""
+        return cls(spec_id, tuple(values) if spec.fields else ())
+
+    @property
+    def partition(self) -> tuple[Any, ...] | None:
+        """The values; None under a spec without fields."""
+        return self.values or None
+
+    def sort_key(self) -> tuple[int, tuple[tuple[int, Any], ...]]:
+        """The place among other keys: by spec, then by values as plans have them, NULL last."""
+        return self.spec_id, tuple(map(_ranked, self.values))
+
+
+def _ranked(value: Any) -> tuple[int, Any]:
+    """The value behind a number that puts NaN and NULL last.
+
+    Whole numbers stand also for moments beyond the calendar, which come before or after all others.
+    """
+    if value is None:
+        return 3, None
+    if isinstance(value, int):
+        return (-1 if value < 0 else 1), value
+    return (2, None) if value != value else (0, value)
 
 
 def key_columns(spec_id: int, values: pa.Table, rows: int) -> pa.Table:

@@ -81,15 +81,16 @@ def _status(
     leaf: Leaf, spec: PartitionSpec, schema: Schema, values: pa.Table, partitions: int
 ) -> pa.Array:
     """For each partition whether all, none or an unknown part of its rows satisfy the leaf."""
-    satisfied = _may_hold(inclusive(leaf, spec, schema), spec, values, partitions)
-    failed = _may_hold(inclusive(complement(leaf), spec, schema), spec, values, partitions)
+    satisfied = may_hold(inclusive(leaf, spec, schema), spec, values, partitions)
+    failed = may_hold(inclusive(complement(leaf), spec, schema), spec, values, partitions)
     status = np.where(~satisfied, _NEVER, np.where(~failed, _ALWAYS, _UNKNOWN))
     return pa.array(status.astype(np.int8))
 
 
-def _may_hold(
+def may_hold(
     projected: Predicate, spec: PartitionSpec, values: pa.Table, partitions: int
 ) -> npt.NDArray[np.bool_]:
+    """For each partition whether it can hold a row, by what is projected on the spec."""
     if projected in (TRUE, FALSE):
         return np.full(partitions, projected == TRUE)
     held = engine.evaluate_sql(to_datafusion(projected), columns_of(values, spec), partitions)
