@@ -13,11 +13,12 @@ from phalanx.planning.join_kinds import how_of
 from phalanx.planning.join_leaves import JoinLeaf
 from phalanx.planning.join_tasks import Shuffle
 from phalanx.planning.splits import packed, split_size
-from phalanx.spark.join_source import GroupedWork, SideWork, Work, options_of
+from phalanx.spark.join_work import GroupedWork, SideWork
 from phalanx.spark.types import spark_schema
 from phalanx.storage.joining import MEMORY
 from phalanx.table.join import Joinable, prepare_join
 from phalanx.table.joining import JoinColumn, JoinReader, SideReader
+from phalanx.table.work import on_spark
 
 _SPARKS_NAMES = {"semi": "left_semi", "anti": "left_anti", "right_anti": "left_anti"}
 
@@ -63,12 +64,8 @@ def join(
     found = plan.execution(kind, task_bytes)
     parts = [_shuffled(spark, reader, shuffle, task_bytes) for shuffle in found.shuffles]
     if found.tasks or not parts:
-        parts.insert(0, _loaded(spark, GroupedWork(reader, found.tasks)))
+        parts.insert(0, on_spark(spark, GroupedWork(reader, found.tasks)))
     return functools.reduce(lambda one, other: one.unionAll(other), parts)
-
-
-def _loaded(spark: SparkSession, work: Work) -> DataFrame:
-    return spark.read.format("phalanx").options(**options_of(work)).load()
 
 
 def _shuffled(
@@ -112,7 +109,9 @@ def _side(
     pieces = [Piece(leaf) for leaf in leaves]
     size = split_size(sum(leaf.bytes for leaf in leaves), task_bytes)
     tasks = tuple(packed(pieces, lambda piece: piece.bytes, size))
-    return _loaded(spark, SideWork(side, tuple(_names(side, prefix).items()), tasks))
+    work = SideWork(side, tuple(_names(side, prefix).items()), tasks)
+    frame: DataFrame = on_spark(spark, work)
+    return frame
 
 
 def _names(side: SideReader, prefix: str) -> dict[str, str]:

@@ -8,13 +8,14 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from phalanx.spark.failures import told_in_one_line
-from phalanx.spark.join_source import WorkReader, work_of
 from phalanx.spark.options import READ, STREAM_READ, STREAM_WRITE, WRITE, Options
 from phalanx.spark.reading import ScanReader, schema_of, table_of
 from phalanx.spark.stream_sink import BatchWriter, stream_writer_of
 from phalanx.spark.stream_source import SnapshotReader, reader_of
 from phalanx.spark.types import spark_schema
+from phalanx.spark.work_source import WorkReader
 from phalanx.spark.writing import TableWriter, writer_of
+from phalanx.table.work import work_of
 
 
 class PhalanxSource(DataSource):
@@ -34,7 +35,7 @@ class PhalanxSource(DataSource):
 
     @told_in_one_line
     def schema(self) -> StructType:
-        """The columns of the table, or of a join, as Spark sees them."""
+        """The columns of the table, or of other work, as Spark sees them."""
         if (work := work_of(self.options)) is not None:
             return spark_schema(work.schema)
         options = self._options(READ | STREAM_READ, "read")

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
-from phalanx.storage import head
+from phalanx.storage import compacting, head
+from phalanx.storage.compacting import Compacted
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
 from phalanx.storage.history_rows import Marker, committed_marker, entries_of
 from phalanx.storage.location import Location
@@ -30,6 +31,17 @@ from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, named, remove_unlisted
 from phalanx.table.keys import keys_named
 from phalanx.table.strong import begin
+
+
+@dataclass(frozen=True, slots=True)
+class LeafRewrite:
+    """A leaf in a version, and files that hold the rows of others in it."""
+
+    key: PartitionKey
+    object_id: str
+    location: Location
+    version: int
+    results: tuple[Compacted, ...]
 
 
 class Overtaken(CommitConflict):
@@ -48,6 +60,7 @@ class _Leaf:
     operations: list[str] = field(default_factory=list)
     added: int = 0
     removed: int = 0
+    rewritten: tuple[Compacted, ...] = ()
 
     @property
     def operation(self) -> str:
@@ -164,6 +177,34 @@ class StagedChanges:
             self.manifest = self.manifest.with_staged(staged)
         return removed
 
+    def rewrite(self, rewrites: Sequence[LeafRewrite]) -> None:
+        """Stage for each leaf the files that stand for others; it is all the transaction does.
+
+        Where another writer removes rows of the same files before the commit, those stay.
+        """
+
+        def run(each: LeafRewrite) -> tuple[int, int]:
+            main = check_main(self.base, each.object_id, each.location, each.version)
+            dataset = each.location.open_leaf(each.version)
+            return compacting.stage(each.location, dataset, each.results), main
+
+        for each, (version, main) in zip(rewrites, in_parallel(run, rewrites), strict=True):
+            self._leaves[each.object_id] = _Leaf(
+                each.key,
+                each.location,
+                each.version,
+                version,
+                main,
+                ["rewrite"],
+                rewritten=each.results,
+            )
+        self._operations.append("rewrite")
+
+    @property
+    def rewritten(self) -> dict[str, tuple[Compacted, ...]]:
+        """For each leaf the files that stand for others, as far as they were committed."""
+        return {name: each.rewritten for name, each in self._leaves.items()}
+
     # ── the commit ───────────────────────────────────────────────────────────────────────────
 
     def commit_snapshot(self, marker: Marker | None) -> int | None:
@@ -185,6 +226,9 @@ class StagedChanges:
                 self._check_replaced(latest)
             with self.unless_vacuumed():
                 leaves, new = self._on_top_of(latest)
+            if not leaves and new is None and marker is None:
+                why = "and changed every file that was rewritten"
+                raise self._overtaken(latest, set(self._leaves), why)
             names[:] = [each.object_id for each in leaves]
             operation = "+".join(dict.fromkeys(self._operations)) or "nothing"
             try:
@@ -271,6 +315,8 @@ class StagedChanges:
             version = each.version
             if current.get(name) != each.base:
                 version = self._moved_on(latest, name, each, current.get(name))
+            if version == current.get(name):
+                continue
             found.append(LeafVersion(name, version, each.operation, each.added, each.removed))
         if self._new_keys is None:
             return found, None
@@ -305,6 +351,8 @@ class StagedChanges:
     def _moved_on(self, latest: Manifest, name: str, each: _Leaf, current: int | None) -> int:
         if current is None or each.base is None:
             raise self._overtaken(latest, {name}, "and removed it")
+        if each.rewritten:
+            return self._rewritten_on(each, current)
         if (name, current) not in self._rebased:
             try:
                 version = rebase(each.location, each.base, each.version, current)
@@ -313,6 +361,14 @@ class StagedChanges:
                 raise self._overtaken(latest, {name}, why) from None
             self._rebased[name, current] = version
         return self._rebased[name, current]
+
+    def _rewritten_on(self, each: _Leaf, current: int) -> int:
+        """The new files on top of another version; the same version where none stands for any."""
+        dataset = each.location.open_leaf(current)
+        each.rewritten = tuple(compacting.unchanged(dataset, each.rewritten))
+        if not each.rewritten:
+            return current
+        return compacting.stage(each.location, dataset, each.rewritten)
 
     def _joined(self, latest: Manifest, each: _Leaf, row: dict[str, object]) -> LeafVersion:
         """Our new partition in the one that another writer has made at the same time."""

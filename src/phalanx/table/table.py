@@ -17,6 +17,7 @@ from phalanx.model.partition_by import PartitionBy
 from phalanx.model.partition_key import PartitionKey
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
+from phalanx.planning.rewrite import RewritePlan
 from phalanx.planning.scan import ScanPlan
 from phalanx.storage import creation
 from phalanx.storage.failures import told
@@ -27,11 +28,20 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import new_salt
 from phalanx.storage.properties import Properties
 from phalanx.storage.writing import MainBranches
-from phalanx.table import changes, foreign_writes, history, inspection, operations, strong
+from phalanx.table import (
+    changes,
+    foreign_writes,
+    history,
+    inspection,
+    operations,
+    rewriting,
+    strong,
+)
 from phalanx.table.adopt import adopt
 from phalanx.table.arrivals import Statement
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
+from phalanx.table.rewriting import Rewritten
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.vacuum import Vacuumed, vacuum
@@ -203,6 +213,43 @@ class Table:
         if manifest.properties.mode == "strong":
             return manifest, functools.partial(run_alone, manifest)
         return manifest, lambda statement: statement(MainBranches(manifest))
+
+    @_tells("plan a rewrite of")
+    def plan_rewrite(self, where: str | None = None, **options: Any) -> RewritePlan:
+        """Which files should be written anew, together with which others, and why not the rest.
+
+        `where` chooses the partitions that may hold a matching row. The options are those of
+        `phalanx.planning.rewrite.RewriteOptions`.
+        """
+        return rewriting.plan(self._refreshed(), rewriting.options_of(where, options))
+
+    @_tells("rewrite")
+    def rewrite(
+        self,
+        where: str | None = None,
+        *,
+        spark: Any = None,
+        partial_progress: bool = False,
+        max_commits: int = rewriting.MOST_COMMITS,
+        progress: rewriting.Progress | None = None,
+        **options: Any,
+    ) -> Rewritten:
+        """Write small files anew as larger ones, without their deleted rows; says what it did.
+
+        The same rows are there at every moment. On the executors of a Spark session if one is
+        given, else in threads. In strong mode all becomes one snapshot, or up to `max_commits` with
+        `partial_progress`; in weak mode each partition is committed for itself. Writers that add
+        rows meanwhile disturb nothing; where one removes rows of the same files, these files are
+        planned again, and at last left as they are. For the options see `plan_rewrite`.
+        """
+        return rewriting.rewrite(
+            self._writable,
+            rewriting.options_of(where, options),
+            spark=spark,
+            partial_progress=partial_progress,
+            max_commits=max_commits,
+            progress=progress,
+        )
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
 
