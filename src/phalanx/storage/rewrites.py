@@ -33,14 +33,24 @@ def same_files(
             path = one[path]
         return path
 
+    def unite(paths: list[str]) -> None:
+        for path in paths:
+            one[first(path)] = first(paths[0])
+
     for old, new in _alignments(manifest, object_id, location, versions):
         # What vacuum has removed tells nothing.
         with suppress(PhalanxError):
             before, after = _paths(location, old), _paths(location, new)
             for number in before.keys() & after.keys():
-                paths = [*before[number], *after[number]]
-                for path in paths:
-                    one[first(path)] = first(paths[0])
+                unite([*before[number], *after[number]])
+    for old, new in _compactions(manifest, object_id):
+        with suppress(PhalanxError):
+            before, after = _paths(location, old), _paths(location, new)
+            gone, came = before.keys() - after.keys(), after.keys() - before.keys()
+            unite(
+                [path for number in sorted(gone) for path in before[number]]
+                + [path for number in sorted(came) for path in after[number]]
+            )
     return {path: first(path) for path in one}
 
 
@@ -91,6 +101,13 @@ def _alignments(
         with suppress(PhalanxError, OSError, ValueError):
             if (origin := _origin(location, version)) != version:
                 yield origin, version
+
+
+def _compactions(manifest: Manifest, object_id: str) -> Iterator[tuple[int, int]]:
+    """Versions, and what they became when files were written anew as others."""
+    for before, after in pairwise(entries_of(manifest, object_id)):
+        if after.operation == "rewrite":
+            yield before.version, after.version
 
 
 def _origin(location: Location, version: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -150,22 +151,29 @@ def rows_changed(
     """
     old = {} if before is None else _fragments(before)
     new = {} if after is None else _fragments(after)
-    doubtful = any(
+    moved = bool(old.keys() - new.keys()) and bool(new.keys() - old.keys())
+    doubtful = moved or any(
         old[number].physical_rows == new[number].physical_rows
         and not _same_rows(old[number], new[number], {})
         for number in old.keys() & new.keys()
     )
     same = same_files() if doubtful else {}
-    added = removed = 0
+    rows: defaultdict[str, int] = defaultdict(int)
     for number in old.keys() | new.keys():
         was, now = old.get(number), new.get(number)
-        if was is not None and now is not None and _same_rows(was, now, same):
-            added += max(0, now.num_rows - was.num_rows)
-            removed += max(0, was.num_rows - now.num_rows)
-            continue
-        added += 0 if now is None else now.num_rows
-        removed += 0 if was is None else was.num_rows
-    return added, removed
+        together = was is not None and now is not None and _same_rows(was, now, same)
+        # By what the rows are the same: files of one kind, or the fragment itself.
+        if was is not None:
+            rows[f"#{number}" if together else _kind(was, same)] -= was.num_rows
+        if now is not None:
+            rows[f"#{number}" if together else _kind(now, same)] += now.num_rows
+    counts = rows.values()
+    return sum(max(0, each) for each in counts), sum(max(0, -each) for each in counts)
+
+
+def _kind(fragment: FragmentMetadata, same: Mapping[str, str]) -> str:
+    path = fragment.files[0].path
+    return same.get(path, path)
 
 
 def _same_rows(one: FragmentMetadata, other: FragmentMetadata, same: Mapping[str, str]) -> bool:
