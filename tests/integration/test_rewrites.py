@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -58,7 +59,7 @@ def files_of(table: phalanx.Table) -> dict[str | None, int]:
 def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], times: int) -> None:
     """Have something happen when files are written, and not yet committed."""
     left = [times]
-    before = rewriting._Run._ran
+    before = rewriting.Compaction._ran
 
     def ran(*arguments: Any) -> dict[int, Compacted]:
         done = before(*arguments)
@@ -67,7 +68,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], tim
             action()
         return done
 
-    monkeypatch.setattr(rewriting._Run, "_ran", ran)
+    monkeypatch.setattr(rewriting.Compaction, "_ran", ran)
 
 
 # ── alone ────────────────────────────────────────────────────────────────────────────────────
@@ -335,8 +336,9 @@ def test_a_predicate_that_does_not_fit_is_told(root: str, store: Store) -> None:
         made(root, store, "weak", files=1).plan_rewrite("nobody = 1")
 
 
-def test_lance_makes_tasks_of_what_is_written_down(root: str) -> None:
+def test_lance_makes_tasks_of_what_is_written_down(tmp_path: Path) -> None:
     """What `compacting` builds on: a task can be made of text, for any fragments."""
+    root = str(tmp_path / "leaf")
     for file in range(4):
         dataset = lance.write_dataset(rows("a", file), root, mode="append" if file else "create")
     done = compacting.compact(Location.of(root), dataset.version, [1, 3], 100)

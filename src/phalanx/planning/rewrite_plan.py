@@ -101,6 +101,8 @@ class RewritePlan:
     ids: npt.NDArray[np.int64]
     left: Runs
     reasons: tuple[str, ...]
+    # Old specs that hold no files any more.
+    retirable: tuple[int, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RewritePlan):
@@ -198,6 +200,7 @@ class RewritePlan:
                 }
                 for each in self.specs
             ],
+            "retirable_specs": list(self.retirable),
             "stats": self.stats.to_dict(),
             "diagnostics": [each.to_dict() for each in self.diagnostics],
             "more_diagnostics": self.untold,
@@ -244,6 +247,8 @@ class RewritePlan:
                 f"spec v{each.spec_id} by {each.label or 'nothing'}: "
                 f"{each.matching_files:,} of {counted(each.total_files, 'file')} may match"
             )
+        for spec_id in self.retirable:
+            yield f"spec v{spec_id} holds no files any more: it can be retired"
         for diagnostic in self.diagnostics:
             kept = counted(diagnostic.partitions, "partition")
             yield f"spec v{diagnostic.spec_id} includes {kept} undecided: {diagnostic.cause}"

@@ -42,6 +42,8 @@ from phalanx.table.staged import StagedChanges, Start
 from phalanx.table.transaction import check_marker
 
 APPEND, OVERWRITE, OVERWRITE_PARTITIONS = "append", "overwrite", "overwrite_partitions"
+# The rows were in other files before, which are removed with the same commit.
+MOVE = "rewrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class WriteJob:
         cls, manifest: Manifest, operation: str, where: str = "true", marker: str | None = None
     ) -> WriteJob:
         """A job on the newest state of a table; a predicate that does not fit is refused."""
-        if operation not in (APPEND, OVERWRITE, OVERWRITE_PARTITIONS):
+        if operation not in (APPEND, OVERWRITE, OVERWRITE_PARTITIONS, MOVE):
             raise PhalanxError(f"Cannot begin a job that does {operation!r}.")
         check_marker(marker)
         bind(where, manifest.properties.schema)
@@ -137,7 +139,7 @@ class WriteJob:
         For who learns the marker when the job has begun: all its tasks must get the same.
         """
         with told(f"write to {self.root}"):
-            done = committed_marker(self._began_with, marker)
+            done = committed_marker(self.manifest, marker)
         return replace(self, marker=marker, done=done)
 
     def write(self, rows: pa.RecordBatchReader) -> TaskFiles:
@@ -146,11 +148,12 @@ class WriteJob:
             return self._write(rows)
 
     @property
-    def _began_with(self) -> Manifest:
+    def manifest(self) -> Manifest:
+        """The state of the table that the job began with."""
         return _manifest_of(self.id, self.root, self.version)
 
     def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
-        manifest = self._began_with
+        manifest = self.manifest
         if self.done is not None:
             return TaskFiles(pa.table({}), ())
         with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
@@ -167,12 +170,12 @@ class WriteJob:
 
     def leaves(self, keys: pa.Table) -> list[tuple[str, int | None]]:
         """For each partition key where its leaf is, and the version that the job began with."""
-        manifest = self._began_with
+        manifest = self.manifest
         return _leaves_of(manifest, keys, manifest.places(keys), NewLeaves(self.id))
 
     def opened(self, location: str, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for; one that the manifest does not list is made first."""
-        manifest = self._began_with
+        manifest = self.manifest
         target, schema = self.root.child(location), manifest.properties.schema
         if version == _NEW:
             return target.open_leaf(NewLeaves(self.id).create(target, schema))
@@ -187,14 +190,17 @@ class WriteJob:
 
     # ── on the driver ────────────────────────────────────────────────────────────────────────
 
-    def commit(self, tasks: Sequence[TaskFiles]) -> Committed:
-        """Make the files of all tasks visible: at once in strong mode, else leaf by leaf."""
+    def commit(self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite] = ()) -> Committed:
+        """Make the files of all tasks visible: at once in strong mode, else leaf by leaf.
+
+        `removed` are the files that a move took the rows from.
+        """
         if self.done is not None:
             return Committed(0, 0, 0, self.done)
         with told(f"commit to {self.root}"):
-            return self._commit(tasks)
+            return self._commit(tasks, removed)
 
-    def _commit(self, tasks: Sequence[TaskFiles]) -> Committed:
+    def _commit(self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite]) -> Committed:
         manifest = Manifest.open(self.root)
         base = self._base(manifest)
         arrived = _ArrivedFiles.of(self, tasks)
@@ -220,6 +226,8 @@ class WriteJob:
                 operations.replace_matching(run, arrived or _NOTHING, predicate)
             case "overwrite_partitions" if arrived is not None:
                 operations.replace_partitions(run, arrived)
+            case "rewrite":
+                operations.replace_files(run, arrived or _NOTHING, removed)
         if snapshot is None and self.marker is not None:
             # Also a job without rows is done once.
             snapshot = StagedChanges(self._start(manifest)).commit_snapshot(self.marker)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +71,17 @@ def replace_partitions(run: Run, rows: Arriving) -> int:
     if not rows.rows:
         return 0
     return _replace(run, rows, lambda now: _replaced(now, rows.keys), "overwrite_partitions")
+
+
+def replace_files(run: Run, rows: Arriving, removed: Sequence[LeafWrite]) -> int:
+    """Add rows, and remove the files that they were in; how many came."""
+
+    def statement(target: Target) -> int:
+        deletions = {write.location.uri: write for write in removed}
+        return target.commit(merged(rows.arrive(target), deletions), "rewrite", _REPEAT)
+
+    run(statement)
+    return rows.rows
 
 
 def _replace(

@@ -5,23 +5,14 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from lance.fragment import FragmentMetadata
 
 from phalanx.errors import CommitConflict, PhalanxError
-from phalanx.model.partition_key import PartitionKey, keys_of
-from phalanx.planning.rewrite import (
-    MultiSpecPartitionFilter,
-    RewriteDataFilesPlanner,
-    RewriteGroup,
-    RewriteOptions,
-    RewritePlan,
-    file_entries,
-)
-from phalanx.planning.scan import OBJECT_ID, counted, located, readable
+from phalanx.planning.rewrite import RewriteGroup, RewriteOptions, RewritePlan
+from phalanx.planning.scan import counted, readable
 from phalanx.storage import compacting
 from phalanx.storage.compacting import Compacted
 from phalanx.storage.failures import told
@@ -31,66 +22,16 @@ from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.reconcile import align
 from phalanx.storage.writing import named
 from phalanx.table.inspection import bytes_of
+from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
 from phalanx.table.staged import LeafRewrite, Overtaken, StagedChanges, Start
 from phalanx.table.work import on_spark
 
 # Iceberg's number of commits, where progress is kept.
 MOST_COMMITS = 10
-_MOST_ATTEMPTS = 3
-_RESULT = "result"
+MOST_ATTEMPTS = 3
 
 Progress = Callable[[int, int], None]
 """Told how many groups are done, of how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """A leaf of the plan, in the version that it was planned for."""
-
-    key: PartitionKey
-    object_id: str
-    location: Location
-    version: int
-    fragments: tuple[FragmentMetadata, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteTask:
-    """What one task writes anew: some fragments of one leaf."""
-
-    group: int
-    location: Location
-    version: int
-    fragments: tuple[int, ...]
-    rows_per_file: int
-
-    def run(self) -> Compacted:
-        """The new files, which nobody sees yet."""
-        with told(f"rewrite files of {self.location}"):
-            return compacting.compact(
-                self.location, self.version, self.fragments, self.rows_per_file
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteWork:
-    """Tasks of a rewrite, for Spark."""
-
-    tasks: tuple[RewriteTask, ...]
-
-    @property
-    def schema(self) -> pa.Schema:
-        """One row for each task."""
-        return pa.schema([("group", pa.int64()), (_RESULT, pa.binary())])
-
-    def without_tasks(self) -> RewriteWork:
-        """The same work, as one task sees it."""
-        return replace(self, tasks=())
-
-    def batches(self, task: RewriteTask) -> Iterator[pa.RecordBatch]:
-        """What became of the files of a task."""
-        row = {"group": task.group, _RESULT: pickle.dumps(task.run())}
-        yield pa.RecordBatch.from_pylist([row], self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +43,28 @@ class Rewritten:
     """
 
     plan: RewritePlan
-    groups: int
-    dropped: tuple[RewriteGroup, ...]
-    files_before: int
-    files_after: int
-    bytes_before: int
-    bytes_after: int
-    rows: int
-    snapshots: tuple[int, ...]
+    groups: int = 0
+    dropped: tuple[RewriteGroup, ...] = ()
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows: int = 0
+    snapshots: tuple[int, ...] = ()
+
+    def and_then(self, later: Rewritten) -> Rewritten:
+        """Both, of which the second did what the first had left."""
+        return replace(
+            later,
+            plan=self.plan,
+            groups=self.groups + later.groups,
+            files_before=self.files_before + later.files_before,
+            files_after=self.files_after + later.files_after,
+            bytes_before=self.bytes_before + later.bytes_before,
+            bytes_after=self.bytes_after + later.bytes_after,
+            rows=self.rows + later.rows,
+            snapshots=self.snapshots + later.snapshots,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as JSON has it."""
@@ -143,143 +98,85 @@ class Rewritten:
         return text
 
 
-def options_of(where: str | None, given: Mapping[str, Any]) -> RewriteOptions:
-    """The options by their names, of which no others are known."""
-    known = RewriteOptions.__dataclass_fields__
-    for name in given:
-        if name not in known:
-            raise PhalanxError(
-                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. Expected "
-                f"one of {', '.join(sorted(known))}."
+# ── on the executors, or in threads ──────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class CompactTask:
+    """Some fragments of one leaf, to be written anew."""
+
+    group: int
+    location: Location
+    version: int
+    fragments: tuple[int, ...]
+    rows_per_file: int
+
+    def run(self) -> Compacted:
+        """The new files, which nobody sees yet."""
+        with told(f"rewrite files of {self.location}"):
+            return compacting.compact(
+                self.location, self.version, self.fragments, self.rows_per_file
             )
-    if where is not None and given.get("partition_filter") is not None:
-        raise PhalanxError("Cannot rewrite with both where and partition_filter: they are one.")
-    return RewriteOptions(**{"partition_filter": where, **given})
 
 
-def plan(manifest: Manifest, options: RewriteOptions) -> RewritePlan:
-    """Which files of which partitions are rewritten together, and why others are not."""
-    return _planned(manifest, options)[0]
+@dataclass(frozen=True, slots=True)
+class GroupWork:
+    """Tasks that each do the work of one group, for Spark."""
 
-
-def _planned(
-    manifest: Manifest, options: RewriteOptions
-) -> tuple[RewritePlan, dict[str, tuple[_Leaf, int]]]:
-    """The plan, and for each file in it the leaf and the fragment that it is."""
-    properties = manifest.properties
-    filter = None
-    if options.partition_filter is not None:
-        filter = MultiSpecPartitionFilter(
-            options.partition_filter,
-            properties.specs,
-            properties.schema,
-            case_sensitive=options.case_sensitive,
-        )
-    entries: dict[int, pa.Table] = {}
-    places: dict[str, tuple[_Leaf, int]] = {}
-    for spec_id, leaves in sorted(manifest.leaves().items()):
-        keys = manifest.keys_of_leaves(spec_id, leaves)
-        if filter is not None:
-            kept = pa.array(filter.decide(spec_id, keys, leaves.num_rows).kept)
-            leaves = leaves.filter(kept)
-            keys = manifest.keys_of_leaves(spec_id, leaves)
-        found = _leaves(manifest, keys, leaves)
-        entries[spec_id] = _entries(keys, found, manifest.root, places)
-    planner = RewriteDataFilesPlanner(
-        properties.schema, properties.specs, entries, options, filter=filter
-    )
-    return planner.plan(), places
-
-
-def _leaves(manifest: Manifest, keys: pa.Table, leaves: pa.Table) -> list[_Leaf]:
-    def opened(each: tuple[PartitionKey, str, tuple[str, int | None]]) -> _Leaf:
-        key, name, (place, version) = each
-        location = manifest.root.child(place)
-        dataset = location.open_leaf(version)
-        fragments = tuple(fragment.metadata for fragment in dataset.get_fragments())
-        return _Leaf(key, name, location, int(dataset.version), fragments)
-
-    names = leaves.column(OBJECT_ID).to_pylist()
-    return in_parallel(opened, list(zip(keys_of(keys), names, located(leaves), strict=True)))
-
-
-def _entries(
-    keys: pa.Table,
-    leaves: Sequence[_Leaf],
-    root: Location,
-    places: dict[str, tuple[_Leaf, int]],
-) -> pa.Table:
-    """The fragments as files; each goes by the path of its first file."""
-    owners: list[int] = []
-    paths: list[str] = []
-    fragments: list[FragmentMetadata] = []
-    for number, leaf in enumerate(leaves):
-        inside = leaf.location.uri.removeprefix(f"{root.uri}/")
-        for fragment in leaf.fragments:
-            path = f"{inside}/data/{fragment.files[0].path}"
-            owners.append(number)
-            paths.append(path)
-            fragments.append(fragment)
-            places[path] = leaf, fragment.id
-    return file_entries(
-        keys.take(pa.array(owners, pa.int64())) if keys.num_columns else None,
-        paths,
-        bytes=[bytes_of(each) for each in fragments],
-        rows=[each.physical_rows for each in fragments],
-        positions=[each.id for each in fragments],
-        deletes=[_deletes(path, each) for path, each in zip(paths, fragments, strict=True)],
+    tasks: tuple[Any, ...]
+    schema: pa.Schema = field(
+        default=pa.schema([("group", pa.int64()), ("done", pa.binary())]), init=False
     )
 
+    def without_tasks(self) -> GroupWork:
+        """The same work, as one task sees it."""
+        return GroupWork(())
 
-def _deletes(path: str, fragment: FragmentMetadata) -> list[dict[str, Any]]:
-    if fragment.deletion_file is None:
-        return []
-    # Lance tells neither where it is nor how large; there is one for a fragment at most.
-    return [{"path": f"{path}:deletions", "bytes": 0, "rows": fragment.num_deletions}]
-
-
-def rewrite(
-    manifest: Callable[[], Manifest],
-    options: RewriteOptions,
-    *,
-    spark: Any = None,
-    partial_progress: bool = False,
-    max_commits: int = MOST_COMMITS,
-    progress: Progress | None = None,
-) -> Rewritten:
-    """Plan a rewrite and run it; what other writers change meanwhile is tried again, then left."""
-    if max_commits < 1:
-        raise PhalanxError(f"Cannot rewrite with max_commits={max_commits}: expected 1 or more.")
-    run = _Run(manifest, options, spark, max_commits if partial_progress else 1, progress)
-    return run.outcome()
+    def batches(self, task: Any) -> Iterator[pa.RecordBatch]:
+        """What a task has done."""
+        row = {"group": task.group, "done": pickle.dumps(task.run())}
+        yield pa.RecordBatch.from_pylist([row], self.schema)
 
 
-@dataclass(slots=True)
-class _Run:
+def run_tasks(tasks: Sequence[Any], spark: Any) -> dict[int, Any]:
+    """What became of each group, on the executors of a Spark session or in threads."""
+    if spark is None or not tasks:
+        done = in_parallel(lambda task: task.run(), tasks, WRITE_THREADS)
+        return {task.group: result for task, result in zip(tasks, done, strict=True)}
+    rows = on_spark(spark, GroupWork(tuple(tasks))).collect()
+    return {row["group"]: pickle.loads(row["done"]) for row in rows}
+
+
+# ── on the driver ────────────────────────────────────────────────────────────────────────────
+
+
+def until_settled(attempt: Callable[[], Rewritten]) -> Rewritten:
+    """What all attempts did together: the next one does what others disturbed in the last."""
+    done = attempt()
+    for _ in range(MOST_ATTEMPTS - 1):
+        if not done.dropped:
+            break
+        done = done.and_then(attempt())
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A rewrite that leaves every row in its partition: how it is planned, run and committed."""
+
     manifest: Callable[[], Manifest]
     options: RewriteOptions
-    spark: Any
-    commits: int
-    progress: Progress | None
+    spark: Any = None
+    commits: int = 1
+    progress: Progress | None = None
 
-    def outcome(self) -> Rewritten:
-        done = self._once()
-        for _ in range(_MOST_ATTEMPTS - 1):
-            if not done.dropped:
-                break
-            again = self._once()
-            done = replace(
-                again,
-                plan=done.plan,
-                groups=done.groups + again.groups,
-                files_before=done.files_before + again.files_before,
-                files_after=done.files_after + again.files_after,
-                bytes_before=done.bytes_before + again.bytes_before,
-                bytes_after=done.bytes_after + again.bytes_after,
-                rows=done.rows + again.rows,
-                snapshots=done.snapshots + again.snapshots,
+    def run(self) -> Rewritten:
+        """Plan it and run it; files that others change meanwhile are tried again, then left."""
+        if self.commits < 1:
+            raise PhalanxError(
+                f"Cannot rewrite with max_commits={self.commits}: expected 1 or more."
             )
-        return done
+        return until_settled(self._once)
 
     def _once(self) -> Rewritten:
         manifest = self.manifest()
@@ -287,28 +184,27 @@ class _Run:
         if manifest.properties.mode == "strong":
             start = Start.now(manifest)
             manifest = start.base
-        plan, places = _planned(manifest, self.options)
-        groups = list(plan.groups)
-        results: dict[int, Compacted] = {}
+        files = planned(manifest, self.options)
+        groups = files.plan.groups
+        done: dict[int, Compacted] = {}
         snapshots: list[int] = []
-        finished = 0
-        for batch in _batches(groups, self.commits):
-            ran = self._ran(manifest, batch, places)
-            if start is not None:
-                committed, snapshot = _commit_strong(start, batch, ran, places)
-                snapshots += [] if snapshot is None else [snapshot]
+        for first in range(0, len(groups), size := math.ceil(len(groups) / self.commits) or 1):
+            batch = groups[first : first + size]
+            ran = self._ran(manifest, files, batch)
+            if start is None:
+                done |= _commit_leaves(manifest, files, batch, ran)
             else:
-                committed = _commit_weak(manifest, batch, ran, places)
-            results |= committed
-            finished += len(batch)
+                committed, snapshot = _commit_snapshot(start, files, batch, ran)
+                done |= committed
+                snapshots += [] if snapshot is None else [snapshot]
             if self.progress is not None:
-                self.progress(finished, len(groups))
-        old = [each for result in results.values() for each in result.old]
-        new = [each for result in results.values() for each in result.new]
+                self.progress(first + len(batch), len(groups))
+        old = [each for result in done.values() for each in result.old]
+        new = [each for result in done.values() for each in result.new]
         return Rewritten(
-            plan,
-            len(results),
-            tuple(group for group in groups if group.id not in results),
+            files.plan,
+            len(done),
+            tuple(group for group in groups if group.id not in done),
             len(old),
             len(new),
             sum(map(bytes_of, old)),
@@ -318,75 +214,49 @@ class _Run:
         )
 
     def _ran(
-        self,
-        manifest: Manifest,
-        groups: Sequence[RewriteGroup],
-        places: Mapping[str, tuple[_Leaf, int]],
+        self, manifest: Manifest, files: PlannedFiles, groups: Sequence[RewriteGroup]
     ) -> dict[int, Compacted]:
-        """The new files of each group, written by Spark's executors or by threads."""
-        tasks = tuple(self._task(group, places) for group in groups)
+        tasks = [self._task(files, group) for group in groups]
         if manifest.properties.mode == "weak":
-            tasks = tuple(in_parallel(lambda task: _aligned(manifest, task), tasks))
-        if self.spark is None:
-            done = in_parallel(RewriteTask.run, tasks, WRITE_THREADS)
-            return {task.group: result for task, result in zip(tasks, done, strict=True)}
-        if not tasks:
-            return {}
-        rows = on_spark(self.spark, RewriteWork(tasks)).collect()
-        return {row["group"]: pickle.loads(row[_RESULT]) for row in rows}
+            tasks = in_parallel(lambda task: _aligned(manifest, task), tasks)
+        return run_tasks(tasks, self.spark)
 
-    def _task(self, group: RewriteGroup, places: Mapping[str, tuple[_Leaf, int]]) -> RewriteTask:
-        leaf = places[group.files[0].path][0]
-        rows = max(1, group.rows)
-        files = max(1, round(group.bytes / self.options.target_file_size_bytes))
-        return RewriteTask(
+    def _task(self, files: PlannedFiles, group: RewriteGroup) -> CompactTask:
+        leaf = files.leaf(group)
+        count = max(1, round(group.bytes / self.options.target_file_size_bytes))
+        return CompactTask(
             group.id,
             leaf.location,
             leaf.version,
-            tuple(places[file.path][1] for file in group.files),
-            math.ceil(rows / files),
+            files.fragments(group),
+            math.ceil(max(1, group.rows) / count),
         )
 
 
-def _aligned(manifest: Manifest, task: RewriteTask) -> RewriteTask:
+def _aligned(manifest: Manifest, task: CompactTask) -> CompactTask:
     """In weak mode a leaf may be behind the schema: its files are written as it should be."""
     dataset = align(task.location, manifest.properties.schema, manifest.check_current)
     return replace(task, version=int(dataset.version))
 
 
-def _batches(groups: list[RewriteGroup], most: int) -> Iterator[list[RewriteGroup]]:
-    """The groups in as many parts as there may be commits, those of a leaf not always in one."""
-    size = max(1, math.ceil(len(groups) / most))
-    for start in range(0, len(groups), size):
-        yield groups[start : start + size]
-
-
-def _by_leaf(
-    groups: Sequence[RewriteGroup],
-    results: Mapping[int, Compacted],
-    places: Mapping[str, tuple[_Leaf, int]],
-) -> list[tuple[_Leaf, dict[int, Compacted]]]:
-    found: dict[str, tuple[_Leaf, dict[int, Compacted]]] = {}
-    for group in groups:
-        leaf = places[group.files[0].path][0]
-        found.setdefault(leaf.object_id, (leaf, {}))[1][group.id] = results[group.id]
-    return list(found.values())
-
-
-def _commit_strong(
+def _commit_snapshot(
     start: Start,
+    files: PlannedFiles,
     groups: Sequence[RewriteGroup],
-    results: Mapping[int, Compacted],
-    places: Mapping[str, tuple[_Leaf, int]],
+    ran: Mapping[int, Compacted],
 ) -> tuple[dict[int, Compacted], int | None]:
     """All groups in one snapshot; those that were committed, and its id."""
-    if not groups:
-        return {}, None
     changes = StagedChanges(start)
-    leaves = _by_leaf(groups, results, places)
+    leaves = files.by_leaf(groups)
     rewrites = [
-        LeafRewrite(leaf.key, leaf.object_id, leaf.location, leaf.version, tuple(each.values()))
-        for leaf, each in leaves
+        LeafRewrite(
+            leaf.key,
+            leaf.object_id,
+            leaf.location,
+            leaf.version,
+            tuple(ran[group.id] for group in mine),
+        )
+        for leaf, mine in leaves
     ]
     try:
         with changes.unless_vacuumed():
@@ -395,20 +265,17 @@ def _commit_strong(
     except Overtaken:
         return {}, None
     kept = changes.rewritten
-    committed = {
-        number: result
-        for leaf, each in leaves
-        for number, result in each.items()
-        if any(result is other for other in kept[leaf.object_id])
-    }
+    committed: dict[int, Compacted] = {}
+    for leaf, mine in leaves:
+        committed |= _kept(mine, ran, kept[leaf.object_id])
     return committed, snapshot
 
 
-def _commit_weak(
+def _commit_leaves(
     manifest: Manifest,
+    files: PlannedFiles,
     groups: Sequence[RewriteGroup],
-    results: Mapping[int, Compacted],
-    places: Mapping[str, tuple[_Leaf, int]],
+    ran: Mapping[int, Compacted],
 ) -> dict[int, Compacted]:
     """Each leaf for itself; the groups that were committed."""
 
@@ -420,14 +287,19 @@ def _commit_weak(
                 f"Cannot rewrite {manifest.root}: it went to strong mode meanwhile. Rewrite again."
             )
 
-    def commit(each: tuple[_Leaf, dict[int, Compacted]]) -> dict[int, Compacted]:
+    def commit(each: tuple[FileLeaf, list[RewriteGroup]]) -> dict[int, Compacted]:
         leaf, mine = each
-        kept = compacting.commit(leaf.location, tuple(mine.values()), check)
-        return {
-            number: result
-            for number, result in mine.items()
-            if any(result is other for other in kept)
-        }
+        results = [ran[group.id] for group in mine]
+        return _kept(mine, ran, compacting.commit(leaf.location, results, check))
 
-    done = in_parallel(commit, _by_leaf(groups, results, places))
-    return {number: result for each in done for number, result in each.items()}
+    done: dict[int, Compacted] = {}
+    for each in in_parallel(commit, files.by_leaf(groups)):
+        done |= each
+    return done
+
+
+def _kept(
+    groups: Sequence[RewriteGroup], ran: Mapping[int, Compacted], kept: Sequence[Compacted]
+) -> dict[int, Compacted]:
+    ids = set(map(id, kept))
+    return {group.id: ran[group.id] for group in groups if id(ran[group.id]) in ids}

@@ -34,14 +34,15 @@ from phalanx.table import (
     history,
     inspection,
     operations,
-    rewriting,
     strong,
 )
 from phalanx.table.adopt import adopt
 from phalanx.table.arrivals import Statement
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
-from phalanx.table.rewriting import Rewritten
+from phalanx.table.moving import Move, plan_move
+from phalanx.table.rewrite_files import planned, rewrite_options
+from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.vacuum import Vacuumed, vacuum
@@ -215,13 +216,25 @@ class Table:
         return manifest, lambda statement: statement(MainBranches(manifest))
 
     @_tells("plan a rewrite of")
-    def plan_rewrite(self, where: str | None = None, **options: Any) -> RewritePlan:
+    def plan_rewrite(
+        self,
+        where: str | None = None,
+        *,
+        target_spec: int | None = None,
+        partial_progress: bool = False,
+        max_commits: int = MOST_COMMITS,
+        **options: Any,
+    ) -> RewritePlan:
         """Which files should be written anew, together with which others, and why not the rest.
 
-        `where` chooses the partitions that may hold a matching row. The options are those of
-        `phalanx.planning.rewrite.RewriteOptions`.
+        `where` chooses the partitions that may hold a matching row. With `target_spec` these are
+        all files of other specs. The options are those of
+        `phalanx.planning.rewrite.RewriteOptions`; how the rewrite is committed changes no plan.
         """
-        return rewriting.plan(self._refreshed(), rewriting.options_of(where, options))
+        manifest, chosen = self._refreshed(), rewrite_options(where, options)
+        if target_spec is not None:
+            return plan_move(manifest, chosen, target_spec).plan
+        return planned(manifest, chosen).plan
 
     @_tells("rewrite")
     def rewrite(
@@ -229,27 +242,28 @@ class Table:
         where: str | None = None,
         *,
         spark: Any = None,
+        target_spec: int | None = None,
         partial_progress: bool = False,
-        max_commits: int = rewriting.MOST_COMMITS,
-        progress: rewriting.Progress | None = None,
+        max_commits: int = MOST_COMMITS,
+        progress: Progress | None = None,
         **options: Any,
     ) -> Rewritten:
         """Write small files anew as larger ones, without their deleted rows; says what it did.
 
-        The same rows are there at every moment. On the executors of a Spark session if one is
-        given, else in threads. In strong mode all becomes one snapshot, or up to `max_commits` with
-        `partial_progress`; in weak mode each partition is committed for itself. Writers that add
-        rows meanwhile disturb nothing; where one removes rows of the same files, these files are
-        planned again, and at last left as they are. For the options see `plan_rewrite`.
+        With `target_spec`, which must be the newest, rows of older specs are moved to their
+        partitions under it instead, in one transaction. The same rows are there at every moment.
+
+        On the executors of a Spark session if one is given, else in threads. In strong mode all
+        becomes one snapshot, or up to `max_commits` with `partial_progress`; in weak mode each
+        partition is committed for itself. Writers that add rows meanwhile disturb nothing; where
+        one removes rows of the same files, these files are planned again, and at last left as they
+        are. For the options see `plan_rewrite`.
         """
-        return rewriting.rewrite(
-            self._writable,
-            rewriting.options_of(where, options),
-            spark=spark,
-            partial_progress=partial_progress,
-            max_commits=max_commits,
-            progress=progress,
-        )
+        chosen = rewrite_options(where, options)
+        if target_spec is not None:
+            return Move(self._writable, chosen, target_spec, spark, progress).run()
+        commits = max_commits if partial_progress else min(1, max_commits)
+        return Compaction(self._writable, chosen, spark, commits, progress).run()
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
 
