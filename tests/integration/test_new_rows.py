@@ -241,3 +241,18 @@ def test_another_history_is_told(table: phalanx.Table) -> None:
         with pytest.raises(phalanx.PhalanxError, match=r"(begun anew|not known any more)"):
             next_position(manifest, read, newest_position(manifest), Limits(), EVERYTHING)
         table.append(rows(("a", number)))
+
+
+def test_rewrites_bring_nothing(table: phalanx.Table) -> None:
+    for n in range(7, 12):
+        table.append(rows(("a", n)))
+    before = table.newest_snapshot
+    assert before is not None
+    table.rewrite(min_input_files=2)
+    assert brought(table, before) == []
+    table.append(rows(("a", 12)))
+    table.evolve([phalanx.bucket("n", 3)])
+    table.rewrite(target_spec=2)
+    table.append(rows(("a", 13)))
+    assert brought(table, before) == [12, 13]
+    assert brought(table, 2) == [*range(5, 14)]

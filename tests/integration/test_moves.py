@@ -1,0 +1,191 @@
+"""Rows of older specs taken to their partitions under the newest, in one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import phalanx
+from integration.stores import Store
+from phalanx.errors import InvalidSpec, PhalanxError
+from phalanx.table.moving import Move
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
+NEWEST = 2
+
+
+def rows(k: str | None, *numbers: int) -> pa.Table:
+    return pa.table([[k] * len(numbers), list(numbers)], schema=SCHEMA)
+
+
+def held(table: phalanx.Table) -> Counter[tuple[str | None, int]]:
+    return Counter((row["k"], row["n"]) for row in table.scan().to_arrow().to_pylist())
+
+
+def by_spec(table: phalanx.Table) -> dict[int, int]:
+    """How many rows are stored under each spec."""
+    found = table.files()
+    counted: Counter[int] = Counter()
+    for spec_id, count in zip(found["spec_id"].to_pylist(), found["rows"].to_pylist(), strict=True):
+        counted[spec_id] += count
+    return dict(counted)
+
+
+@pytest.fixture
+def table(root: str, store: Store) -> phalanx.Table:
+    """Rows under two specs: by k, and since then by k and a bucket of n."""
+    options = store.storage_options
+    made = phalanx.create(root, SCHEMA, ["k"], transaction="strong", storage_options=options)
+    for first in range(0, 40, 10):
+        numbers = range(first, first + 10)
+        made.append(pa.concat_tables([rows(k, *numbers) for k in ("a", "b", None)]))
+    made.delete("n % 10 = 3")
+    made.evolve(["k", phalanx.bucket("n", 4)])
+    made.append(rows("a", 100, 101))
+    return made
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Have something happen once, when rows are written and not yet committed."""
+    before, left = Move._ran, [action]
+
+    def ran(*arguments: Any) -> Any:
+        done = before(*arguments)
+        if left:
+            left.pop()()
+        return done
+
+    monkeypatch.setattr(Move, "_ran", ran)
+
+
+def test_rows_are_where_the_newest_spec_wants_them(table: phalanx.Table, store: Store) -> None:
+    before, old = held(table), table.newest_snapshot
+    assert old is not None
+    plan = table.plan_rewrite(target_spec=NEWEST)
+    assert {group.key.spec_id for group in plan.groups} == {1}
+    assert plan.rewritten_files == 12
+    assert plan.retirable == ()
+    done = table.rewrite(target_spec=NEWEST)
+    assert (done.groups, done.files_before, done.rows, done.dropped) == (3, 12, 108, ())
+    assert done.snapshots == (old + 1,)
+    assert held(table) == before
+    assert by_spec(table) == {NEWEST: 110}
+    assert held(table.at(old)) == before
+    last = table.snapshots().to_pylist()[-1]
+    assert (last["operation"], last["rows_added"], last["rows_removed"]) == ("rewrite", 108, 108)
+    planned = table.plan("k = 'a' AND n = 17").partitions
+    assert [each.key.spec_id for each in planned] == [1, NEWEST], "the old one has no rows left"
+    options = store.storage_options
+    for row in table.partitions().to_pylist():
+        found = lance.dataset(row["location"], storage_options=options).to_table()
+        assert set(found["k"].to_pylist()) <= {row["k"]}
+        assert row["spec_id"] == NEWEST or not found.num_rows, "stock clients see no row twice"
+
+
+def test_a_spec_without_data_can_be_retired(table: phalanx.Table) -> None:
+    table.rewrite(target_spec=NEWEST)
+    plan = table.plan_rewrite(target_spec=NEWEST)
+    assert (plan.groups, plan.retirable) == ((), (1,))
+    assert "spec v1 holds no files any more: it can be retired" in str(plan)
+    assert plan.to_dict()["retirable_specs"] == [1]
+    assert str(table.rewrite(target_spec=NEWEST)) == "nothing to rewrite"
+
+
+def test_only_partitions_that_the_filter_keeps(table: phalanx.Table) -> None:
+    before = held(table)
+    done = table.rewrite("k = 'a'", target_spec=NEWEST)
+    assert [group.key.values for group in done.plan.groups] == [("a",)]
+    assert held(table) == before
+    assert by_spec(table) == {1: 72, NEWEST: 38}
+    assert table.plan_rewrite("k = 'a'", target_spec=NEWEST).retirable == ()
+
+
+def test_large_leaves_are_moved_by_several_tasks(table: phalanx.Table) -> None:
+    before = held(table)
+    size = table.files()["bytes"][0].as_py()
+    done = table.rewrite(target_spec=NEWEST, max_file_group_size_bytes=2 * size + 1)
+    assert done.groups == 6
+    assert held(table) == before
+    assert by_spec(table) == {NEWEST: 110}
+
+
+def test_over_three_specs_and_a_changed_schema(table: phalanx.Table) -> None:
+    table.add_column(pa.field("more", pa.string()))
+    table.rename_column("k", "key")
+    table.evolve([phalanx.bucket("n", 3)])
+    before = Counter(map(str, table.scan().to_arrow().to_pylist()))
+    table.rewrite(target_spec=3)
+    assert Counter(map(str, table.scan().to_arrow().to_pylist())) == before
+    assert by_spec(table) == {3: 110}
+
+
+def test_rows_that_come_meanwhile_disturb_nothing(
+    table: phalanx.Table, root: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = phalanx.open(root, storage_options=store.storage_options)
+    before = held(table)
+    # Also into a partition that both make.
+    meanwhile(monkeypatch, lambda: other.append(pa.concat_tables([rows("b", 500), rows("c", 1)])))
+    table.rewrite(target_spec=NEWEST)
+    assert held(table) == before + Counter([("b", 500), ("c", 1)])
+    assert by_spec(table) == {NEWEST: 112}
+
+
+def test_what_is_removed_meanwhile_stays_removed(
+    table: phalanx.Table, root: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = phalanx.open(root, storage_options=store.storage_options)
+    before = held(table)
+    meanwhile(monkeypatch, lambda: other.delete("k = 'a' AND n = 7"))
+    done = table.rewrite(target_spec=NEWEST)
+    assert (done.groups, done.dropped) == (3, ())
+    assert len(done.snapshots) == 2, "what was disturbed is moved by a second one"
+    assert held(table) == before - Counter([("a", 7)])
+    assert by_spec(table) == {NEWEST: 109}
+
+
+@pytest.mark.parametrize("how", ["compacted", "moved"])
+def test_files_that_others_rewrite_meanwhile(
+    table: phalanx.Table,
+    root: str,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+) -> None:
+    other = phalanx.open(root, storage_options=store.storage_options)
+    before = held(table)
+    target = NEWEST if how == "moved" else None
+    meanwhile(monkeypatch, lambda: other.rewrite(target_spec=target, min_input_files=2))
+    table.rewrite(target_spec=NEWEST)
+    assert held(table) == before
+    assert by_spec(table) == {NEWEST: 110}
+
+
+def test_vacuum_keeps_what_was_moved(table: phalanx.Table, store: Store) -> None:
+    before = held(table)
+    table.rewrite(target_spec=NEWEST)
+    time.sleep(0.02 if store.storage_options is None else 1.01)
+    table.vacuum(timedelta(0))
+    assert held(table) == before
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [(1, "under the newest, which is 2. Evolve"), (7, "there is none. Expected one of 1, 2")],
+)
+def test_other_targets_are_refused(table: phalanx.Table, target: int, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        table.rewrite(target_spec=target)
+
+
+def test_in_weak_mode_it_is_refused(table: phalanx.Table) -> None:
+    table.set_mode("weak")
+    with pytest.raises(PhalanxError, match="weak mode.*set_mode\\('strong'\\)"):
+        table.rewrite(target_spec=NEWEST)
