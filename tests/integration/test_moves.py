@@ -187,5 +187,5 @@ def test_other_targets_are_refused(table: phalanx.Table, target: int, message: s
 
 def test_in_weak_mode_it_is_refused(table: phalanx.Table) -> None:
     table.set_mode("weak")
-    with pytest.raises(PhalanxError, match="weak mode.*set_mode\\('strong'\\)"):
+    with pytest.raises(PhalanxError, match=r"weak mode.*set_mode\('strong'\)"):
         table.rewrite(target_spec=NEWEST)

@@ -49,6 +49,7 @@ class MoveTask:
     """Some fragments of one leaf, whose rows are written to their partitions."""
 
     group: int
+    bytes: int
     job: WriteJob
     scan: LeafScan
 
@@ -112,7 +113,7 @@ class Move:
                 schema.names,
                 fragments=files.fragments(group),
             )
-            tasks.append(MoveTask(group.id, job, scan))
+            tasks.append(MoveTask(group.id, group.bytes, job, scan))
         done: dict[int, TaskFiles] = run_tasks(tasks, self.spark)
         if self.progress is not None:
             self.progress(len(groups), len(groups))

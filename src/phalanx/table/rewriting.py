@@ -6,13 +6,14 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.planning.rewrite import RewriteGroup, RewriteOptions, RewritePlan
 from phalanx.planning.scan import counted, readable
+from phalanx.planning.splits import packed, split_size
 from phalanx.storage import compacting
 from phalanx.storage.compacting import Compacted
 from phalanx.storage.failures import told
@@ -106,6 +107,7 @@ class CompactTask:
     """Some fragments of one leaf, to be written anew."""
 
     group: int
+    bytes: int
     location: Location
     version: int
     fragments: tuple[int, ...]
@@ -119,11 +121,26 @@ class CompactTask:
             )
 
 
+class GroupTask(Protocol):
+    """The work of one group."""
+
+    @property
+    def group(self) -> int:
+        """Which group."""
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to do."""
+
+    def run(self) -> Any:
+        """What was done; it must be picklable."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupWork:
-    """Tasks that each do the work of one group, for Spark."""
+    """The work of groups in tasks for Spark, small ones put together."""
 
-    tasks: tuple[Any, ...]
+    tasks: tuple[tuple[GroupTask, ...], ...]
     schema: pa.Schema = field(
         default=pa.schema([("group", pa.int64()), ("done", pa.binary())]), init=False
     )
@@ -132,18 +149,21 @@ class GroupWork:
         """The same work, as one task sees it."""
         return GroupWork(())
 
-    def batches(self, task: Any) -> Iterator[pa.RecordBatch]:
-        """What a task has done."""
-        row = {"group": task.group, "done": pickle.dumps(task.run())}
-        yield pa.RecordBatch.from_pylist([row], self.schema)
+    def batches(self, task: tuple[GroupTask, ...]) -> Iterator[pa.RecordBatch]:
+        """What a task has done, a row for each group."""
+        for each in task:
+            row = {"group": each.group, "done": pickle.dumps(each.run())}
+            yield pa.RecordBatch.from_pylist([row], self.schema)
 
 
-def run_tasks(tasks: Sequence[Any], spark: Any) -> dict[int, Any]:
+def run_tasks(tasks: Sequence[GroupTask], spark: Any) -> dict[int, Any]:
     """What became of each group, on the executors of a Spark session or in threads."""
     if spark is None or not tasks:
         done = in_parallel(lambda task: task.run(), tasks, WRITE_THREADS)
         return {task.group: result for task, result in zip(tasks, done, strict=True)}
-    rows = on_spark(spark, GroupWork(tuple(tasks))).collect()
+    size = split_size(sum(task.bytes for task in tasks), None)
+    work = GroupWork(tuple(packed(tasks, lambda task: task.bytes, size)))
+    rows = on_spark(spark, work).collect()
     return {row["group"]: pickle.loads(row["done"]) for row in rows}
 
 
@@ -226,6 +246,7 @@ class Compaction:
         count = max(1, round(group.bytes / self.options.target_file_size_bytes))
         return CompactTask(
             group.id,
+            group.bytes,
             leaf.location,
             leaf.version,
             files.fragments(group),
