@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +24,7 @@ from bench.spark_peers import aggregated
 from bench.storage import sample
 
 _BUCKETS = 20
+_SMALL_FILES, _LEAVES = 2_000, 50
 
 
 def benchmarks(rows: int) -> Iterator[Measured | Beside | str]:
@@ -32,6 +35,7 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside | str]:
         try:
             yield from _written_and_read(spark, rows, folder)
             yield from _joined(spark, rows // 2, folder)
+            yield from _compacted(spark, folder)
         finally:
             spark.stop()
         yield from _beside(folder / "source.parquet", folder)
@@ -156,3 +160,38 @@ def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured |
         times["theirs"],
         4,
     )
+
+
+def _compacted(spark: SparkSession, folder: Path) -> Iterator[Measured | Beside]:
+    rows = sample(1_000 * _LEAVES)
+    tenants = pa.array(np.arange(rows.num_rows) % _LEAVES, pa.int32())
+    rows = rows.set_column(rows.column_names.index("tenant"), "tenant", tenants)
+    made, used = folder / "small-files", folder / "compacted"
+    table = phalanx.create(made, rows.schema, "tenant", transaction="strong")
+    for _ in range(_SMALL_FILES // _LEAVES):
+        table.append(rows)
+
+    def timed(action: Callable[[], object]) -> float:
+        """The shortest of some runs, each on a copy of its own."""
+        times = []
+        for _ in range(3):
+            shutil.rmtree(used, ignore_errors=True)
+            shutil.copytree(made, used)
+            start = time.perf_counter()
+            action()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    def theirs() -> None:
+        for place in phalanx.open(used).partitions()["location"].to_pylist():
+            lance.dataset(place).optimize.compact_files()
+
+    times = {
+        "on Spark": timed(lambda: phalanx.open(used).rewrite(spark=spark)),
+        "in threads": timed(lambda: phalanx.open(used).rewrite()),
+        "theirs": timed(theirs),
+    }
+    what = f"compact {_SMALL_FILES:,} fragments in {_LEAVES} partitions"
+    name = "pylance, leaf after leaf"
+    yield cost(f"{what} on Spark", times["on Spark"], name, times["theirs"], 1.3)
+    yield Beside(f"{what} in threads", {"Phalanx": times["in threads"], name: times["theirs"]})
