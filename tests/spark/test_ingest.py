@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import phalanx
 import phalanx.spark
 from phalanx.errors import InvalidSpec, PhalanxError, SchemaMismatch
+from phalanx.spark import ingesting
 
 CSV = """id,at,day,name,price
 1,2013-06-24 23:30:00,2013-06-24,"a, b",1.5
@@ -63,6 +64,27 @@ def test_files_are_ingested_once(
     pq.write_table(rows, source / "002.parquet")
     with pytest.raises(PhalanxError, match=r"002\.parquet again: .* has changed since"):
         phalanx.spark.ingest(spark, f"{tmp_path}/in*/*.parquet", uri)
+
+
+@pytest.mark.executors
+def test_ingests_at_the_same_time_share_the_files(
+    spark: SparkSession, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parquet_files(tmp_path / "in", 4)
+    source = str(tmp_path / "in")
+    write = ingesting.write
+
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(ingesting, "write", write)
+        other = phalanx.spark.ingest(spark, f"{source}/00[1-2].parquet", uri)
+        assert (other.rows, other.files, other.chunks) == (20, 2, 1)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(ingesting, "write", overtaken)
+    two_files = 2 * max(file.stat().st_size for file in (tmp_path / "in").iterdir())
+    done = phalanx.spark.ingest(spark, source, uri, "part", chunk_size=two_files)
+    assert (done.rows, done.files, done.skipped_files, done.chunks) == (20, 2, 2, 2)
+    assert ids(uri) == list(range(40))
 
 
 def test_csv_is_read_as_people_mean_it(spark: SparkSession, tmp_path: Path, uri: str) -> None:
