@@ -31,7 +31,7 @@ bench: $(READY) ## Measure, and print the numbers
 	@$(BIN)/python -m bench
 
 soak: $(READY) ## Many more examples, a death at every step, long races, a failing store, and tables on S3
-	PHALANX_PROFILE=soak $(BIN)/pytest tests/properties tests/faults $(ARGS)
+	PHALANX_PROFILE=soak $(BIN)/pytest tests/properties tests/faults tests/spark/test_random_joins.py $(ARGS)
 	PHALANX_TEST_STORE=s3 $(BIN)/pytest tests/integration $(ARGS)
 
 clean: ## Remove the environment and everything generated

@@ -196,6 +196,29 @@ def test_a_type_that_is_none(table: phalanx.Table) -> None:
         table.promote_column("id", kind)
 
 
+@pytest.mark.parametrize("partition_by", [[], ["k"]])
+def test_decimals_may_be_anywhere_in_memory(root: str, partition_by: list[str]) -> None:
+    """Lance ends with a panic for those that are not at a multiple of 16, as those of a JVM."""
+    count = 4
+    memory = pa.py_buffer(bytes(32 * count))
+    start = (8 - memory.address) % 16
+    numbers = pa.Array.from_buffers(pa.decimal128(8, 2), count, [None, memory.slice(start)])
+    lists = pa.ListArray.from_arrays(range(count + 1), numbers)
+    pairs = pa.StructArray.from_arrays([numbers, lists], ["n", "l"])
+    texts = pa.array(["a"] * count)
+    rows = pa.table(
+        {
+            "k": texts,
+            "n": numbers,
+            "l": lists,
+            "m": pa.MapArray.from_arrays(range(count + 1), texts, pairs),
+        }
+    )
+    table = phalanx.create(root, rows.schema, partition_by)
+    assert table.append(rows) == count
+    assert table.scan().to_arrow().to_pylist() == rows.to_pylist()
+
+
 def test_a_slice_of_vectors_of_vectors(root: str) -> None:
     """Arrow takes other rows out of such a slice."""
     kind = pa.list_(pa.list_(pa.float64(), 2), 2)

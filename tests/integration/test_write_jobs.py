@@ -449,6 +449,20 @@ def test_what_was_done_already_is_not_reported_as_written(root: str, store: Stor
     assert jobs[1].commit(tasks[1]).rows == 0
 
 
+def test_of_jobs_that_share_a_marker_one_is_committed(root: str, store: Store) -> None:
+    table = made(root, store, "strong")
+    jobs = [table.begin_write(marker=marker) for marker in ("x\ny", "y\nz", "z")]
+    tasks = [written(job, [("a", number)]) for number, job in enumerate(jobs, 3)]
+    done = [job.commit(each) for job, each in zip(jobs, tasks, strict=True)]
+    assert [each.rows for each in done] == [1, 0, 1]
+    assert [each.snapshot for each in done] == [3, 3, 4]
+    assert table.begin_write(marker="a\nz").done == 4
+    assert table.markers() == {"x": 3, "y": 3, "z": 4}
+    assert contents(table) == Counter([("a", 1), ("b", 2), ("a", 3), ("a", 5)])
+    with pytest.raises(PhalanxError, match="Cannot mark a transaction as"):
+        table.begin_write(marker="a\n\tb")
+
+
 def test_a_job_without_rows_is_done_once_too(root: str, store: Store) -> None:
     table = made(root, store, "strong")
     job = table.begin_write(marker="monday")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -15,6 +17,7 @@ from pyspark.sql import SparkSession
 import phalanx
 import phalanx.spark
 from phalanx.errors import InvalidSpec, PhalanxError, SchemaMismatch
+from phalanx.spark import ingesting
 
 CSV = """id,at,day,name,price
 1,2013-06-24 23:30:00,2013-06-24,"a, b",1.5
@@ -61,6 +64,27 @@ def test_files_are_ingested_once(
     pq.write_table(rows, source / "002.parquet")
     with pytest.raises(PhalanxError, match=r"002\.parquet again: .* has changed since"):
         phalanx.spark.ingest(spark, f"{tmp_path}/in*/*.parquet", uri)
+
+
+@pytest.mark.executors
+def test_ingests_at_the_same_time_share_the_files(
+    spark: SparkSession, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parquet_files(tmp_path / "in", 4)
+    source = str(tmp_path / "in")
+    write = ingesting.write
+
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(ingesting, "write", write)
+        other = phalanx.spark.ingest(spark, f"{source}/00[1-2].parquet", uri)
+        assert (other.rows, other.files, other.chunks) == (20, 2, 1)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(ingesting, "write", overtaken)
+    two_files = 2 * max(file.stat().st_size for file in (tmp_path / "in").iterdir())
+    done = phalanx.spark.ingest(spark, source, uri, "part", chunk_size=two_files)
+    assert (done.rows, done.files, done.skipped_files, done.chunks) == (20, 2, 2, 2)
+    assert ids(uri) == list(range(40))
 
 
 def test_csv_is_read_as_people_mean_it(spark: SparkSession, tmp_path: Path, uri: str) -> None:
@@ -125,6 +149,29 @@ def test_other_sources_are_one_chunk(
     assert ids(str(tmp_path / "copy")) == [3]
 
 
+@pytest.mark.skipif(
+    "local-cluster" in os.environ.get("PHALANX_TEST_MASTER", ""),
+    reason="a database of Derby is open in one process, and executors are others",
+)
+def test_a_database_is_ingested_once(spark: SparkSession, uri: str) -> None:
+    rows = [(1, "a", Decimal("1.50"), date(2025, 1, 1)), (2, None, None, None)]
+    frame = spark.createDataFrame(rows, "id bigint, name string, price decimal(8, 2), day date")
+    url = "jdbc:derby:memory:shop;create=true"
+    options = {"driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver", "dbtable": "orders"}
+    frame.write.format("jdbc").options(**options, url=url).save()
+    options |= {"partitionColumn": "id", "lowerBound": 1, "upperBound": 3, "numPartitions": 2}
+    named: dict[str, Any] = {"format": "jdbc", "options": options, "id": "orders"}
+    done = phalanx.spark.ingest(spark, url, uri, "id", **named)
+    assert (done.rows, done.partitions, done.chunks, done.snapshot) == (2, 2, 1, 2)
+    found = phalanx.open(uri).scan().to_arrow().sort_by("id")
+    assert [tuple(row.values()) for row in found.to_pylist()] == rows
+    again = phalanx.spark.ingest(spark, url, uri, **named)
+    assert (again.rows, again.chunks, ids(uri)) == (0, 0, [1, 2])
+    options["dbtable"] = "nothing"
+    with pytest.raises(PhalanxError, match=r"Cannot read jdbc:derby:.*'NOTHING' does not exist"):
+        phalanx.spark.ingest(spark, url, uri, **named)
+
+
 def test_weak_mode_makes_no_promise(
     spark: SparkSession, tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,7 +201,9 @@ def test_what_is_wrong_is_told_before_a_task_starts(
     (tmp_path / "mixed" / "a.bin").write_text("x")
     assert "format of" in refused(str(tmp_path / "mixed"), uri, "id")
     assert "as parquet: " in refused(str(tmp_path / "mixed"), uri, "id", format="parquet")
-    assert "nosuch" in refused(source, uri, "id", format="nosuch")
+    unknown = refused(source, uri, "id", format="nosuch")
+    assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: nosuch" in unknown
+    assert "org.apache" not in unknown
     assert "DataFrame, or the path" in refused(7, uri, "id")
     with pytest.raises(InvalidSpec, match="'nope'"):
         phalanx.spark.ingest(spark, source, uri, "nope")

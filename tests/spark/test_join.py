@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import phalanx
 import phalanx.spark
 from phalanx.errors import SchemaMismatch
 from phalanx.planning.join_kinds import HOWS
+from spark.joins import assert_same, physical_plan, together
 
 LEFT = pa.schema(
     [
@@ -52,12 +52,6 @@ def right_rows(seed: int) -> pa.Table:
     return pa.table([vectors, values["id"], values["x"]], schema=RIGHT)
 
 
-def together(frames: dict[str, DataFrame]) -> DataFrame:
-    """The rows of all frames in one query, each with the name of its frame."""
-    named = [frame.selectExpr(f"'{name}' AS how", "*") for name, frame in frames.items()]
-    return functools.reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), named)
-
-
 def check(spark: SparkSession, left: Any, right: Any, on: Any, shuffled: bool) -> None:
     """Every kind of join is what Spark's own one is, column by column and row by row."""
     mine, theirs = (
@@ -70,16 +64,8 @@ def check(spark: SparkSession, left: Any, right: Any, on: Any, shuffled: bool) -
         size = 1000 if how == "full" else None
         found[how] = phalanx.spark.join(spark, left, right.uri, on, how, task_bytes=size)
         expected[how] = mine.join(theirs, on, how)
-        assert found[how].columns == expected[how].columns
-        types, wanted = ([f.dataType for f in frames[how].schema] for frames in (found, expected))
-        assert types == wanted
-    everything = together(found)
-    executed = everything._jdf.queryExecution().executedPlan().toString()
-    assert ("Exchange" in executed) == shuffled
-    rows, own_rows = (
-        sorted(map(repr, frame.collect())) for frame in (everything, together(expected))
-    )
-    assert rows == own_rows
+    assert ("Exchange" in physical_plan(together(found))) == shuffled
+    assert_same(found, expected)
 
 
 def test_tables_that_fit_are_joined_without_a_shuffle(spark: SparkSession, tmp_path: Path) -> None:
@@ -93,6 +79,7 @@ def test_tables_that_fit_are_joined_without_a_shuffle(spark: SparkSession, tmp_p
     check(spark, left, right, ["id", "x"], shuffled=False)
 
 
+@pytest.mark.executors
 def test_only_versions_that_do_not_fit_are_shuffled(spark: SparkSession, tmp_path: Path) -> None:
     left = phalanx.create(tmp_path / "left", LEFT.remove(2), [phalanx.bucket("id", 4)])
     left.append(left_rows(5).drop_columns("x"))

@@ -60,7 +60,7 @@ def conformed(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Re
     try:
         for batch in reader:
             arrays = [_fitted(batch.column(f.name), f, f.name, done) for f in plain]
-            yield unsliced(pa.RecordBatch.from_arrays(arrays, schema=plain))
+            yield readable(pa.RecordBatch.from_arrays(arrays, schema=plain))
             done += batch.num_rows
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaMismatch(f"Cannot read the rows after row {done}: {error}") from None
@@ -74,8 +74,8 @@ def check_fits(given: pa.Schema, schema: pa.Schema) -> None:
         pass
 
 
-def unsliced(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows; what Lance, DataFusion or Arrow itself misreads as a slice is copied."""
+def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows; what Lance, DataFusion or Arrow itself misreads is copied."""
     if not any(map(_is_misread, batch.columns)):
         return batch
     arrays = [copied(array) if _is_misread(array) else array for array in batch.columns]
@@ -83,13 +83,18 @@ def unsliced(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def copied(array: pa.Array) -> pa.Array:
-    """The same values, and no slice; `take` gives others where vectors are in vectors."""
+    """The same values in memory of their own; `take` gives others where vectors are in vectors."""
     return pa.concat_arrays([array])
 
 
 def _is_misread(array: pa.Array) -> bool:
-    """Whether it has a sliced struct in a struct, or a sliced vector of vectors."""
+    """Whether it has a sliced struct in a struct, a sliced vector of vectors, or crooked decimals.
+
+    Lance wants numbers of 16 bytes at multiples of 16; those from a JVM or a file are at any of 8.
+    """
     kind = array.type
+    if pt.is_decimal128(kind) or pt.is_decimal256(kind):
+        return bool(array.buffers()[1].address % 16)
     if pt.is_struct(kind):
         children = [array.field(place) for place in range(kind.num_fields)]
         return any(
@@ -99,8 +104,10 @@ def _is_misread(array: pa.Array) -> bool:
     if pt.is_fixed_size_list(kind):
         return bool(pt.is_fixed_size_list(kind.value_type) and array.offset != 0)
     if pt.is_list(kind) or pt.is_large_list(kind):
-        return pt.is_nested(kind.value_type) and _is_misread(array.values)
-    return bool(pt.is_map(kind) and pt.is_nested(kind.item_type) and _is_misread(array.items))
+        return _is_misread(array.values)
+    if pt.is_map(kind):
+        return _is_misread(array.keys) or _is_misread(array.items)
+    return bool(pt.is_dictionary(kind) and _is_misread(array.dictionary))
 
 
 def check_columns(given: pa.Schema, schema: pa.Schema) -> None:

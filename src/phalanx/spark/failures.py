@@ -19,7 +19,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _OURS = re.compile(r"phalanx\.errors\.(?:\w+): (.+)")
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception|Warning): .+$", re.MULTILINE)
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
-_CLASS = re.compile(r"^(?:: )?(?:[a-z][\w$]*\.)+\w+: ")
+# Connect has the class in parentheses.
+_CLASS = re.compile(r"^(?:: )?(?:(?:[a-z][\w$]*\.)+\w+: |\((?:[a-z][\w$]*\.)+\w+\) )")
 
 
 @contextmanager

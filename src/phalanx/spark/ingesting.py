@@ -1,7 +1,8 @@
 """Whatever Spark can read becomes a table, in chunks that are each committed once.
 
-The marker of a chunk names its files. So the same call again after a crash knows by the table
-itself which files it has, and goes on with the others.
+A chunk has a marker for each of its files. So the same call again after a crash knows by the table
+itself which files it has, and goes on with the others; and of two ingests at the same time only
+one brings a file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -30,11 +30,16 @@ from phalanx.spark.progress import Progress
 from phalanx.spark.sources import PLACE_DIGITS, InputFile, Source, source_of
 from phalanx.spark.types import arrow_schema, spark_schema
 from phalanx.spark.writing import DISTRIBUTIONS, table_to_write
+from phalanx.storage.failures import told
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+from phalanx.table.new_rows import Position, Wanted, new_rows
 from phalanx.table.table import Table, open
 
 _CHUNK_BYTES = "2GB"
-# All of them are named by the marker, which is a text in a row of the manifest.
+# Each of them has a marker, which is a row of the manifest.
 _CHUNK_FILES = 1000
+_MARKERS = "ingest "
 _ANY = "files"
 
 
@@ -73,14 +78,26 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """What is committed at once, by which marker; None for the files means everything."""
+    """What is committed at once, by which markers; None for the files means everything."""
 
     files: tuple[InputFile, ...] | None
-    marker: str | None
+    markers: tuple[str, ...]
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files or ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """What a chunk has brought: the place and the rows of each fragment, and its snapshot."""
+
+    fragments: tuple[tuple[str, int], ...]
+    snapshot: int | None
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows in self.fragments)
 
 
 def ingest(
@@ -124,7 +141,8 @@ def ingest(
     assert table is not None
     check_fits(arrow_schema(rows), table.schema)
     done = _done(table, id)
-    chunks = _chunks(table, found, mode, id, done, limits.size("chunk_size"))
+    chunk_bytes = limits.size("chunk_size") or 1
+    chunks = _chunks(table, found, mode, id, done, chunk_bytes)
     _warn(table, found, mode, id, progress)
 
     how = {"mode": mode, "distribution": distribution, "storage_options": storage_options}
@@ -139,31 +157,39 @@ def ingest(
         0,
         0,
         0,
-        before,
-        len(done) if before or not chunks else 0,
+        0,
+        len(set(done.values())) if before or not chunks else 0,
         None,
         0,
     )
-    written: list[pa.Table] = []
+    written: list[_Brought] = []
     with Progress(spark, len(chunks), files, size, progress) as shown:
-        for chunk in chunks:
+        while chunks:
+            chunk = chunks.pop(0)
             frame = found.frame(spark, rows, chunk.files)
             with of_spark(f"ingest {found.name} into {table.uri}"):
-                stored, snapshot = _write(frame, table, chunk, how)
-            written.append(stored)
+                brought = _write(frame, table, chunk, how)
+            if brought is None:
+                # Another ingest has brought some of its files meanwhile.
+                some = replace(found, files=chunk.files)
+                chunks[:0] = _chunks(table, some, mode, id, _done(table, id), chunk_bytes)
+                continue
+            written.append(brought)
             report = replace(
                 report,
                 files=report.files + len(chunk.files or ()),
                 chunks=report.chunks + 1,
-                snapshot=snapshot,
+                snapshot=brought.snapshot,
             )
-            shown.finished(len(chunk.files or ()), chunk.size, _sum(stored))
+            shown.finished(len(chunk.files or ()), chunk.size, brought.rows)
         seconds = shown.seconds
+    fragments = [fragment for each in written for fragment in each.fragments]
     return replace(
         report,
-        rows=sum(map(_sum, written)),
-        partitions=len({place for each in written for place in each["location"].to_pylist()}),
-        fragments=sum(each.num_rows for each in written),
+        rows=sum(rows for _, rows in fragments),
+        partitions=len({place for place, _ in fragments}),
+        fragments=len(fragments),
+        skipped_files=len(found.files or ()) - report.files,
         seconds=round(seconds, 3),
     )
 
@@ -196,7 +222,7 @@ def _checked(
 def _prefix(id: str | None) -> str:
     """How the markers begin of what is ingested under an id, or of files without one."""
     name = _ANY if id is None else hashlib.blake2b(id.encode(), digest_size=8).hexdigest()
-    return f"ingest {name} "
+    return f"{_MARKERS}{name} "
 
 
 def _done(table: Table, id: str | None) -> dict[str, int]:
@@ -210,7 +236,7 @@ def _chunks(
     mode: str,
     id: str | None,
     done: Mapping[str, int],
-    chunk_bytes: int | None,
+    chunk_bytes: int,
 ) -> list[_Chunk]:
     """What is left to do, in parts that are each committed once."""
     if table.mode != "strong":
@@ -219,17 +245,14 @@ def _chunks(
                 f"Cannot ingest {source.name} once only, as {id!r}: {table.uri} is in weak mode. "
                 "Leave the id out, or change the table with set_mode('strong')."
             )
-        return [_Chunk(source.files, None)]
+        return [_Chunk(source.files, ())]
     prefix = _prefix(id)
     once = f"{_prefix(uuid.uuid4().hex)}all"
     if source.files is None or mode == "overwrite":
         marker = once if id is None else f"{prefix}all"
-        return [] if marker in done else [_Chunk(source.files, marker)]
-    known = {
-        digest[:PLACE_DIGITS]: digest
-        for marker in done
-        for digest in marker.removeprefix(prefix).split(",")
-    }
+        return [] if marker in done else [_Chunk(source.files, (marker,))]
+    digests = (marker.removeprefix(prefix) for marker in done)
+    known = {digest[:PLACE_DIGITS]: digest for digest in digests}
     left = []
     for file in source.files:
         before = known.get(file.digest[:PLACE_DIGITS])
@@ -241,9 +264,9 @@ def _chunks(
             )
         if before is None:
             left.append(file)
-    parts = packed(left, lambda file: file.size, chunk_bytes or 1)
+    parts = packed(left, lambda file: file.size, chunk_bytes)
     return [
-        _Chunk(some, prefix + ",".join(file.digest for file in some))
+        _Chunk(some, tuple(prefix + file.digest for file in some))
         for part in parts
         for some in _cut(part, _CHUNK_FILES)
     ]
@@ -267,26 +290,33 @@ def _warn(table: Table, source: Source, mode: str, id: str | None, is_told: bool
 
 def _write(
     frame: DataFrame, table: Table, chunk: _Chunk, how: Mapping[str, Any]
-) -> tuple[pa.Table, int | None]:
-    """Write a chunk; the files that came by it, and its snapshot."""
-    before = table.files() if chunk.marker is None else None
-    write(frame, table.uri, marker=chunk.marker, report=False, **how)
+) -> _Brought | None:
+    """Write a chunk; None if another write has brought some of it before."""
+    before = None if chunk.markers else table.files()
+    write(frame, table.uri, marker="\n".join(chunk.markers) or None, report=False, **how)
     if before is not None:
-        return _new_files(before, table.files()), None
-    snapshot = table.begin_write(marker=chunk.marker).done
-    assert snapshot is not None
-    return _new_files(table.at(snapshot - 1).files(), table.at(snapshot).files()), snapshot
+        return _Brought(_new_fragments(before, table.files()), None)
+    done = table.markers(_MARKERS)
+    snapshot = done.get(chunk.markers[0])
+    together = {marker for marker, each in done.items() if each == snapshot}
+    if snapshot is None or together != set(chunk.markers):
+        return None
+    # Only the partitions that it changed are looked at, however many there are.
+    manifest = Manifest.open(Location.of(table.uri, how["storage_options"]))
+    with told(f"count what came to {table.uri}"):
+        came = new_rows(manifest, Position(snapshot - 1), Position(snapshot), Wanted())
+    return _Brought(tuple((each.scan.location.uri, each.rows) for each in came), snapshot)
 
 
-def _new_files(before: pa.Table, after: pa.Table) -> pa.Table:
+def _new_fragments(before: pa.Table, after: pa.Table) -> tuple[tuple[str, int], ...]:
     """The fragments that are in the second and not in the first."""
     known = {path for paths in before["paths"].to_pylist() for path in paths}
-    fresh = [known.isdisjoint(paths) for paths in after["paths"].to_pylist()]
-    return after.filter(pa.array(fresh, pa.bool_()))
-
-
-def _sum(files: pa.Table) -> int:
-    return int(pc.sum(files["rows"], min_count=0).as_py())
+    columns = (after[name].to_pylist() for name in ("paths", "location", "rows"))
+    return tuple(
+        (place, rows)
+        for paths, place, rows in zip(*columns, strict=True)
+        if known.isdisjoint(paths)
+    )
 
 
 def _cut(files: Sequence[InputFile], most: int) -> list[tuple[InputFile, ...]]:

@@ -77,7 +77,9 @@ class Source:
     def schema(self, spark: SparkSession, stored: StructType | None) -> StructType:
         """The columns; text has the types of the table, if there is one already."""
         if self.whole is not None:
-            return self.whole.schema
+            # Connect looks for it now, not when it was loaded.
+            with of_spark(f"read {self.name}"):
+                return self.whole.schema
         is_typed = self.given is not None or stored is None or self.format not in _DEFAULTS
         names_only = {} if is_typed or self.format != "csv" else {"inferSchema": "false"}
         with of_spark(f"read {self.name} as {self.format}"):

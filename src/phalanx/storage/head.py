@@ -28,8 +28,8 @@ from phalanx.storage.history_rows import (
     Batch,
     Marker,
     history_rows,
-    marker_facts,
     marker_id,
+    marker_rows,
     snapshot_id,
 )
 from phalanx.storage.manifest import Manifest
@@ -175,7 +175,7 @@ def commit(
     }
     ours = {HEAD: head.to_json(), snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
-        ours[marker_id(marker)] = marker_facts(marker, number, moment)
+        ours |= marker_rows(marker, number, moment)
     found = manifest.leaves_named(leaf.object_id for leaf in leaves)
     rows = pa.concat_tables(
         [

@@ -61,8 +61,15 @@ class Batch:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Markers of one commit, which is not made if one of them was committed before."""
+
+    markers: tuple[str, ...]
+
+
 # What is committed once.
-Marker = str | Batch
+Marker = str | Batch | Several
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +97,24 @@ def snapshot_id(number: int) -> str:
     return f"{SNAPSHOT}{SEPARATOR}{number}"
 
 
-def marker_id(marker: Marker) -> str:
+def marker_id(marker: str | Batch) -> str:
     """The id of the row that says that a marker was committed."""
     text = f"stream {marker.query}" if isinstance(marker, Batch) else marker
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     return f"{MARKER}{SEPARATOR}{digest}"
 
 
-def marker_facts(marker: Marker, snapshot: int, time: str) -> str:
-    """What the row of a marker says."""
+def marker_rows(marker: Marker, snapshot: int, time: str) -> dict[str, str]:
+    """What the rows of a marker say, by their ids."""
     facts: dict[str, Any] = {"snapshot": snapshot, "time": time}
     if isinstance(marker, Batch):
-        return json.dumps({"query": marker.query, "batch": marker.number, **facts})
-    return json.dumps({"marker": marker, **facts})
+        facts = {"query": marker.query, "batch": marker.number, **facts}
+        return {marker_id(marker): json.dumps(facts)}
+    return {marker_id(each): json.dumps({"marker": each, **facts}) for each in _each(marker)}
+
+
+def _each(marker: str | Several) -> tuple[str, ...]:
+    return (marker,) if isinstance(marker, str) else marker.markers
 
 
 def entries_of(manifest: Manifest, object_id: str, after: int = 0) -> list[Entry]:
@@ -190,9 +202,11 @@ def _in_time_order(rows: pa.Table) -> Iterable[tuple[str, int, int, str | None]]
 def committed_marker(manifest: Manifest, marker: Marker) -> int | None:
     """The snapshot that was committed with a marker, if one was.
 
-    For a batch that a later one of its query has followed, the snapshot of the last one.
+    For a batch that a later one of its query has followed, the snapshot of the last one; for
+    several markers that of any.
     """
-    rows = manifest.rows_of([marker_id(marker)])
+    parts = (marker,) if isinstance(marker, Batch) else _each(marker)
+    rows = manifest.rows_of(map(marker_id, parts))
     if not rows.num_rows:
         return None
     facts = json.loads(rows.column("metadata")[0].as_py())

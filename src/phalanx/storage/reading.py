@@ -16,7 +16,7 @@ import pyarrow.types as pt
 from phalanx.model.evaluation import matches
 from phalanx.model.predicate import TRUE, Predicate, columns_of
 from phalanx.model.rendering import for_lance, to_lance
-from phalanx.model.rows import plain_schema, unsliced
+from phalanx.model.rows import plain_schema, readable
 from phalanx.model.schema import Schema
 from phalanx.storage.lance_schema import is_aligned, schema_of
 from phalanx.storage.location import Location
@@ -78,7 +78,7 @@ class LeafScan:
         )
         schema = _projected(self.schema, self.columns)
         for batch in scanner.to_batches():
-            kept = batch if rest == TRUE else unsliced(batch).filter(matches(rest, batch))
+            kept = batch if rest == TRUE else readable(batch).filter(matches(rest, batch))
             if kept.num_rows:
                 yield pa.RecordBatch.from_arrays(
                     [kept.column(name) for name in self.columns], schema=schema
@@ -100,7 +100,7 @@ class LeafScan:
         )
         for batch in scanner.to_batches():
             rows = reconciled(batch, leaf, self.schema)
-            kept = unsliced(rows).filter(matches(self.predicate, rows))
+            kept = readable(rows).filter(matches(self.predicate, rows))
             if kept.num_rows:
                 yield pa.RecordBatch.from_arrays(
                     [kept.column(name) for name in self.columns], schema=schema

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from phalanx.errors import SchemaMismatch
 from phalanx.model.grouping import Groups, positions
-from phalanx.model.rows import unsliced
+from phalanx.model.rows import readable
 
 BUFFER_BYTES = 512 << 20
 # Rows are taken most quickly while a run stays near the processor's caches; but a run should
@@ -71,7 +71,7 @@ class _Sorted:
     starts: npt.NDArray[np.int64]
 
     def rows_of(self, place: int) -> pa.RecordBatch:
-        return unsliced(self.rows.slice(self.starts[place], self.counts[place]))
+        return readable(self.rows.slice(self.starts[place], self.counts[place]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _joined(
     for whole in batches:
         most_rows = rows_wanted()
         for start in range(0, whole.num_rows, most_rows):
-            batch = unsliced(whole.slice(start, most_rows))
+            batch = readable(whole.slice(start, most_rows))
             if gathered and (rows + batch.num_rows > most_rows or size + batch.nbytes > most_bytes):
                 yield _one(gathered)
                 gathered, rows, size = [], 0, 0

@@ -27,7 +27,7 @@ from phalanx.planning.scan import located
 from phalanx.storage import leaf
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
-from phalanx.storage.history_rows import Marker, committed_marker
+from phalanx.storage.history_rows import Marker, Several, committed_marker
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
@@ -106,14 +106,14 @@ class WriteJob:
         """A job on the newest state of a table; a predicate that does not fit is refused."""
         if operation not in (APPEND, OVERWRITE, OVERWRITE_PARTITIONS, MOVE):
             raise PhalanxError(f"Cannot begin a job that does {operation!r}.")
-        check_marker(marker)
+        wanted = _marker_of(marker)
         bind(where, manifest.properties.schema)
         began, done = datetime.now(UTC), None
         mode = manifest.properties.mode
         if mode == "strong":
             start = Start.now(manifest)
             began, manifest = start.began, start.base
-            done = None if marker is None else committed_marker(manifest, marker)
+            done = None if wanted is None else committed_marker(manifest, wanted)
         elif marker is not None:
             raise PhalanxError(
                 f"Cannot write to {manifest.root} once only, by the marker {marker!r}: it is in "
@@ -127,7 +127,7 @@ class WriteJob:
             began,
             operation,
             where,
-            marker,
+            wanted,
             done,
         )
 
@@ -261,6 +261,14 @@ class WriteJob:
             f"Cannot commit to {self.root}: the write began at {self.began.isoformat()}, and a "
             "vacuum has removed the state that it began with. Run it again."
         )
+
+
+def _marker_of(text: str | None) -> Marker | None:
+    """The marker that a text is; a text of several lines is several markers."""
+    lines = text.split("\n") if isinstance(text, str) else [text]
+    for line in lines:
+        check_marker(line)
+    return text if len(lines) == 1 else Several(tuple(map(str, lines)))
 
 
 # The version of a leaf that the manifest does not list.

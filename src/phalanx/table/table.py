@@ -180,7 +180,8 @@ class Table:
         """A write by many processes: they `write` rows of it, then one may `commit` it all.
 
         `operation` is "append", "overwrite" (of the rows that match `where`) or
-        "overwrite_partitions". Of all jobs with the same marker one is committed.
+        "overwrite_partitions". Of all jobs with the same marker one is committed; a text of
+        several lines is several markers, of which none may be committed before.
         """
         return WriteJob.begin(self._writable(), operation, where, marker)
 
