@@ -224,6 +224,13 @@ def vacuum(race: Race, times: int, older_than: timedelta) -> None:
         time.sleep(0.5)
 
 
+def rewrite(race: Race, times: int) -> None:
+    """Write all files anew, again and again."""
+    table = race.open()
+    for _ in range(times):
+        table.rewrite(rewrite_all=True, partial_progress=True, max_commits=2)
+
+
 def check_rows(rows: pa.Table) -> None:
     """All of each transaction is there, or nothing, and each has counted once."""
     written: dict[str, Counter[str]] = defaultdict(Counter)

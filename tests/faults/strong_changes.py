@@ -95,6 +95,11 @@ CHANGES = {
     "discard foreign writes": Change(
         lambda table: table.discard_foreign_writes(), prepare=_foreign_write
     ),
+    "rewrite": Change(lambda table: table.rewrite(min_input_files=2)),
+    "move to another spec": Change(
+        lambda table: table.rewrite(target_spec=2),
+        prepare=lambda table: table.evolve([phalanx.bucket("n", 2)]),
+    ),
     "vacuum": Change(lambda table: table.vacuum(timedelta(0))),
 }
 

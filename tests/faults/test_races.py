@@ -16,6 +16,7 @@ from faults.racing import (
     count,
     create,
     recorded,
+    rewrite,
     run,
     toggle,
     vacuum,
@@ -74,6 +75,27 @@ def test_counters_beside_vacuum(race: Race) -> None:
     assert len(rows) == len(KEYS) + sum(len(one.writes) for one in committed)
     assert table.snapshots()["id"].to_pylist() == [processes * each + 2]
     assert anomalies(history, "snapshot") == []
+
+
+def test_counters_beside_rewrites(race: Race) -> None:
+    """Files are written anew while others add and remove rows of the same files."""
+    processes, each = (4, 40) if SOAK else (2, 5)
+    table = create(race, KEYS, 0)
+    run(
+        race,
+        *((count, (number, each, KEYS, "snapshot")) for number in range(processes)),
+        (rewrite, (20 if SOAK else 3,)),
+        longest=LONGEST,
+    )
+    history = recorded(race)
+    committed = [one for one in history if one.committed is not None]
+    assert len(committed) == processes * each
+    rows = table.scan().to_arrow()
+    check_rows(rows)
+    assert len(rows) == len(KEYS) + sum(len(one.writes) for one in committed)
+    operations = table.snapshots()["operation"].to_pylist()
+    assert "rewrite" in operations
+    assert anomalies(history, "snapshot", versions_in(table, 2)) == []
 
 
 @pytest.mark.parametrize("isolation", ["snapshot", "serializable"])

@@ -320,6 +320,16 @@ class TableMachine(RuleBasedStateMachine):
         event("promoted")
         self.check(data)
 
+    @rule(data=st.data(), everything=st.booleans())
+    def rewrite(self, data: st.DataObject, everything: bool) -> None:
+        where = None if everything else self.predicate(data)
+        if where is not None and self.matches(where) is None:
+            return
+        done = self.table.rewrite(where, min_input_files=2, rewrite_all=everything)
+        assert done.dropped == ()
+        event(f"rewrote {'some' if done.groups else 'no'} groups")
+        self.check(data)
+
     @rule(data=st.data())
     def vacuum(self, data: st.DataObject) -> None:
         self.vacuumed(timedelta(0))
@@ -511,6 +521,18 @@ class StrongTableMachine(TableMachine):
             if fails:
                 raise ZeroDivisionError
         self.model = self.model if fails else model
+        self.check(data)
+
+    @rule(data=st.data(), everything=st.booleans())
+    def move(self, data: st.DataObject, everything: bool) -> None:
+        where = None if everything else self.predicate(data)
+        if where is not None and self.matches(where) is None:
+            return
+        done = self.table.rewrite(where, target_spec=self.table.spec.id)
+        event(f"moved {'some' if done.groups else 'no'} groups")
+        if everything:
+            stored = self.table.files()
+            assert set(stored["spec_id"].to_pylist()) <= {self.table.spec.id}
         self.check(data)
 
     @rule(data=st.data())
