@@ -1,0 +1,88 @@
+"""Writers and killers beside a rewrite on Spark; as a script, the rewrite itself."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+import phalanx
+
+SERVER = multiprocessing.get_context("forkserver")
+SCHEMA = pa.schema([("p", pa.int32()), ("batch", pa.string()), ("n", pa.int64())])
+
+
+def batch(name: str, partitions: int, rows: int = 1) -> pa.Table:
+    """Rows that come together and go together: as many in every partition."""
+    count = partitions * rows
+    numbers = list(range(count))
+    return pa.table([[n % partitions for n in numbers], [name] * count, numbers], schema=SCHEMA)
+
+
+def create(root: str, partitions: int, files: int, rows: int) -> phalanx.Table:
+    """A table with so many small files in every partition."""
+    table = phalanx.create(root, SCHEMA, ["p"], transaction="strong")
+    for number in range(files):
+        table.append(batch(f"first {number}", partitions, rows))
+    return table
+
+
+def write(root: str, name: str, partitions: int, over: str) -> None:
+    """Append batches, and remove every other one again, until it is over; their names are told."""
+    table = phalanx.open(root)
+    number = 0
+    with Path(f"{over}.{name}").open("w") as told:
+        while not Path(over).exists():
+            mine = f"{name} {number}"
+            table.append(batch(mine, partitions))
+            if number % 2:
+                table.delete(f"batch = '{mine}'")
+                # Also rows that are being rewritten.
+                table.delete(f"batch = 'first {number}'")
+                print(f"-first {number}", file=told)
+            else:
+                print(f"+{mine}", file=told)
+            number += 1
+
+
+def kill_workers(driver: int, over: str, pause: float) -> None:
+    """Kill Python workers of a process's Spark, one after another, until it is over."""
+    while not Path(over).exists():
+        for found in _workers(driver)[:1]:
+            os.kill(found, signal.SIGKILL)
+        time.sleep(pause)
+
+
+def _workers(driver: int) -> list[int]:
+    """The processes that run tasks: children of the daemon that the driver's JVM has started."""
+    parents: dict[int, int] = {}
+    daemons = set()
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            with suppress(OSError, ValueError):
+                number = int(each.name)
+                parents[number] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+                if b"pyspark.daemon\x00pyspark.worker" in (each / "cmdline").read_bytes():
+                    daemons.add(number)
+    ours = {each for each in daemons if parents.get(parents.get(each, 0)) == driver}
+    return sorted(number for number, parent in parents.items() if parent in ours)
+
+
+def main(root: str, folder: str) -> None:
+    """Rewrite on Spark; a file tells that it has begun."""
+    import phalanx.spark
+
+    spark = phalanx.spark.local_session(log=Path(folder) / "log")
+    spark.range(1).count()
+    (Path(folder) / "begun").touch()
+    print(phalanx.open(root).rewrite(spark=spark, partial_progress=True, rewrite_all=True))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
