@@ -13,7 +13,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import descriptions, history, importing, joins, json_text
+from phalanx.cli import descriptions, history, importing, joins, json_text, rewriting
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
@@ -262,6 +262,7 @@ app.command("import")(importing.import_)
 app.command()(history.snapshots)
 app.command()(history.rollback)
 app.command()(history.vacuum)
+app.command()(rewriting.rewrite)
 app.command()(joins.join_plan)
 
 
