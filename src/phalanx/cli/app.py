@@ -27,7 +27,7 @@ from phalanx.cli.options import (
     snapshot_of,
     storage_options,
 )
-from phalanx.cli.progress import counting_rows
+from phalanx.cli.progress import counting_rows, working
 from phalanx.cli.results import show_rows, tell, warn_of_pruning, write_json
 from phalanx.cli.sources import STDIN, Format, Source, chained, format_of
 from phalanx.errors import InvalidSchema
@@ -117,15 +117,27 @@ def create(
 
 @app.command()
 def describe(
-    uri: Uri, output: OutputOption = Output.TABLE, storage_option: StorageOptions = None
+    uri: Uri,
+    health: Annotated[
+        bool, typer.Option("--health", help="Also what should be done about it, and how.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
 ) -> None:
     """Show the schema, the specs, the mode, and how large the table is."""
     table = _open(uri, storage_option)
     found = descriptions.table_to_dict(table)
+    findings = None
+    if health:
+        with working("looking for what should be done"):
+            findings = table.health()
+        found["health"] = findings.to_dict()
     if output is Output.JSON:
         typer.echo(json_text.dumps(found, indent=2))
-    else:
-        descriptions.show_table(found, table.schema)
+        return
+    descriptions.show_table(found, table.schema)
+    if findings is not None:
+        typer.echo(f"\n{findings}")
 
 
 @app.command()
