@@ -87,7 +87,8 @@ def health(manifest: Manifest, limits: HealthLimits) -> Health:
     Every leaf is opened once. Only the search for files that nothing needs, which is a vacuum's,
     looks at the leaves by itself.
     """
-    checkup = _Checkup(manifest, planned(manifest, RewriteOptions()), limits)
+    files = planned(manifest, RewriteOptions())
+    checkup = _Checkup(manifest, files, files.leaves, limits)
     found = sorted(checkup.findings(), key=lambda each: KINDS.index(each.kind))
     return Health(tuple(found[:MOST_FINDINGS]), max(0, len(found) - MOST_FINDINGS))
 
@@ -98,6 +99,7 @@ class _Checkup:
 
     manifest: Manifest
     files: PlannedFiles
+    leaves: Sequence[FileLeaf]
     limits: HealthLimits
 
     def findings(self) -> Iterator[Finding]:
@@ -165,7 +167,7 @@ class _Checkup:
         chosen: Sequence[PartitionSize],
     ) -> Finding:
         where = None
-        if len(chosen) <= _MOST_NAMED and len(chosen) < len(self.files.leaves):
+        if len(chosen) <= _MOST_NAMED and len(chosen) < len(self.leaves):
             properties = self.manifest.properties
             keys = [each.key for each in chosen]
             where = where_of(keys, properties.specs, properties.schema)
@@ -183,7 +185,7 @@ class _Checkup:
     def _sizes(self) -> Iterator[Finding]:
         """Partitions under the newest spec that are too small, or too large."""
         spec_id, limits = self.manifest.properties.spec.id, self.limits
-        leaves = [leaf for leaf in self.files.leaves if leaf.key.spec_id == spec_id]
+        leaves = [leaf for leaf in self.leaves if leaf.key.spec_id == spec_id]
         sizes = _worst_first(map(self._size, leaves), lambda each: each.bytes)
         middle = int(median([each.bytes for each in sizes])) if sizes else 0
         huge = [each for each in sizes if each.bytes > limits.huge_bytes]
@@ -234,7 +236,7 @@ class _Checkup:
         return Finding(
             kind,
             f"{fact}: {_named(chosen)}. Under {advice} they would be "
-            f"{'larger' if change is coarser else 'smaller'}.",
+            f"{'larger' if change is coarser else 'smaller'}.{self._before_a_move}",
             f"{self._shell('evolve', 'SPEC' if text is None else text)} && "
             f"{self._shell('rewrite', '--target-spec', str(target))}",
             f"table.evolve({'SPEC' if text is None else repr(text)}); "
@@ -253,7 +255,7 @@ class _Checkup:
             if spec_id == newest.id or not leaves.num_rows:
                 continue
             label = properties.specs[spec_id].label(properties.schema) or "nothing"
-            mine = [leaf for leaf in self.files.leaves if leaf.key.spec_id == spec_id]
+            mine = [leaf for leaf in self.leaves if leaf.key.spec_id == spec_id]
             sizes = _worst_first(map(self._size, mine), lambda each: each.bytes)
             if not sizes:
                 yield Finding(
@@ -272,7 +274,8 @@ class _Checkup:
                 "old-spec",
                 f"Spec v{spec_id} by {label} still holds {counted(files, 'file')} with "
                 f"{readable(size)} in {counted(len(sizes), 'partition')}. The newest is "
-                f"v{newest.id} by {newest.label(properties.schema) or 'nothing'}.",
+                f"v{newest.id} by {newest.label(properties.schema) or 'nothing'}."
+                f"{self._before_a_move}",
                 self._shell("rewrite", "--target-spec", str(newest.id)),
                 f"table.rewrite(target_spec={newest.id})",
                 {"partitions": len(sizes), "files": files, "bytes": size},
@@ -320,6 +323,12 @@ class _Checkup:
             sum(each.num_deletions for each in leaf.fragments),
             sum(map(bytes_of, leaf.fragments)),
         )
+
+    @property
+    def _before_a_move(self) -> str:
+        if self.manifest.properties.mode == "strong":
+            return ""
+        return " Rows move in strong mode only: change it with set_mode('strong') first."
 
     def _shell(self, command: str, *arguments: str) -> str:
         return " ".join(map(_quoted, ["phalanx", command, self.manifest.root.uri, *arguments]))
