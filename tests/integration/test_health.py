@@ -248,6 +248,15 @@ def test_huge_partitions(root: str, store: Store, mode: str) -> None:
         assert "huge-partitions" not in kinds(table.health(huge_bytes=size - 1))
 
 
+def test_partitions_may_be_needless(root: str, store: Store) -> None:
+    table = made(root, store, "strong", "truncate(2, k)")
+    found = only(table.health(tiny_partitions=1), "tiny-partitions")
+    assert "Under a spec without fields they would be larger." in found.message
+    assert f"phalanx evolve {root} '' && " in found.command
+    run_command(found, store)
+    assert (table.spec.fields, table.scan().count_rows()) == ((), 20)
+
+
 def test_a_spec_that_text_cannot_say_is_left_to_its_owner(root: str, store: Store) -> None:
     by = [phalanx.expression("col0 % 3", ["n"], pa.int64(), field_id="rest"), "k"]
     table = made(root, store, "weak", by)
@@ -360,6 +369,7 @@ def test_describe_shows_it(tmp_path: Path, mode: str) -> None:
     found = table.health()
     assert kinds(found) == ["compaction", "old-spec"]
     assert kinds(found) == sorted(kinds(found), key=KINDS.index)
+    assert phalanx.open(uri).health() == found
     assert run_json("describe", uri, "--health")["health"] == found.to_dict()
     assert "health" not in run_json("describe", uri)
     shown = run("describe", uri, "--health").stdout
@@ -367,3 +377,13 @@ def test_describe_shows_it(tmp_path: Path, mode: str) -> None:
     assert f"  phalanx rewrite {uri}\n" in shown
     assert str(found) not in run("describe", uri).stdout
     assert [each["kind"] for each in found.to_dict()["findings"]] == kinds(found)
+
+
+def test_a_terminal_obeys_no_value(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    table = phalanx.create(uri, SCHEMA, "k")
+    for number in range(5):
+        table.append(rows("\x1b[31mred", number))
+    shown = run("describe", uri, "--health").stdout
+    assert "\x1b" not in shown
+    assert r"k=\x1b[31mred" in shown

@@ -30,6 +30,7 @@ from phalanx.cli.options import (
 from phalanx.cli.progress import counting_rows, working
 from phalanx.cli.results import show_rows, tell, warn_of_pruning, write_json
 from phalanx.cli.sources import STDIN, Format, Source, chained, format_of
+from phalanx.cli.tables import printable
 from phalanx.errors import InvalidSchema
 from phalanx.model.schema import Schema
 from phalanx.table.table import Table
@@ -137,7 +138,9 @@ def describe(
         return
     descriptions.show_table(found, table.schema)
     if findings is not None:
-        typer.echo(f"\n{findings}")
+        typer.echo()
+        for line in str(findings).split("\n"):
+            typer.echo(printable(line))
 
 
 @app.command()

@@ -23,7 +23,7 @@ from phalanx.cli.options import (
 )
 from phalanx.cli.progress import counting_groups, working
 from phalanx.cli.results import tell
-from phalanx.cli.tables import Column, cell, column, show
+from phalanx.cli.tables import Column, cell, column, printable, show
 from phalanx.model.partition_key import json_value
 from phalanx.planning.rewrite import RewriteGroup, RewriteOptions, RewritePlan
 from phalanx.planning.scan import counted
@@ -157,7 +157,7 @@ def _warn_of_filter(plan: RewritePlan) -> None:
     for each in plan.diagnostics:
         if each.partitions:
             kept = counted(each.partitions, "partition")
-            warn(f"{kept} of spec v{each.spec_id} included undecided: {each.cause}")
+            warn(f"{kept} of spec v{each.spec_id} included undecided: {printable(each.cause)}")
     if plan.untold:
         warn(f"{counted(plan.untold, 'cause')} more, for which partitions are included undecided.")
 

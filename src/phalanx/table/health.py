@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
 
-from phalanx.errors import ForeignWrite, PhalanxError, shown
+from phalanx.errors import ForeignWrite
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.granularity import coarser, finer
@@ -18,6 +18,7 @@ from phalanx.planning.rewrite import RewriteGroup, RewriteOptions
 from phalanx.planning.scan import counted, readable
 from phalanx.storage.manifest import Manifest
 from phalanx.table.findings import KINDS, Finding, Health, Kind, PartitionSize
+from phalanx.table.health_limits import HealthLimits
 from phalanx.table.inspection import bytes_of
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
 from phalanx.table.vacuum import vacuum
@@ -31,54 +32,6 @@ _MOST_NAMED = 3
 _OBEYED = re.compile(r'[$`"\\!]')
 # What `Table.vacuum` keeps unless it is told otherwise.
 _KEPT = timedelta(days=7)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthLimits:
-    """From where on something is a finding. Sizes are bytes of partitions under the newest spec.
-
-    | | |
-    |---|---|
-    | `skew_ratio` | a partition so many times as large as the median is skewed … |
-    | `skew_bytes` | … if it is as large as this: below, no task takes long |
-    | `skew_partitions` | … and there are so many partitions with rows |
-    | `tiny_bytes` | a partition below this is tiny … |
-    | `tiny_partitions` | … which is worth a finding if so many are, and more than half of all |
-    | `huge_bytes` | a partition above this is huge |
-    | `orphan_bytes` | so many bytes that nothing needs are worth a vacuum |
-
-    What wants compaction, and how many deleted rows are many, is what `plan_rewrite` says without
-    options: `RewriteOptions`.
-    """
-
-    skew_ratio: int = 10
-    skew_bytes: int = 128 << 20
-    skew_partitions: int = 5
-    tiny_bytes: int = 16 << 20
-    tiny_partitions: int = 50
-    huge_bytes: int = 100 << 30
-    orphan_bytes: int = 1
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise PhalanxError(
-                    f"Cannot judge health with {each.name}={shown(value)}: expected a whole number "
-                    "from 1 on."
-                )
-
-
-def health_limits(given: Mapping[str, int]) -> HealthLimits:
-    """The limits by their names, of which no others are known."""
-    known = [each.name for each in fields(HealthLimits)]
-    for name in given:
-        if name not in known:
-            raise PhalanxError(
-                f"Cannot judge health with {name}={shown(given[name])}: there is no such limit. "
-                f"Expected one of {', '.join(known)}."
-            )
-    return HealthLimits(**given)
 
 
 def health(manifest: Manifest, limits: HealthLimits) -> Health:
@@ -148,9 +101,8 @@ class _Checkup:
         """How many files of a group have many deleted rows."""
         ratio = self.files.plan.options.delete_ratio_threshold
         return sum(
-            sum(each.rows or 0 for each in file.deletes) >= ratio * max(file.rows, 1)
+            sum(each.rows or 0 for each in file.deletes) / max(file.rows, 1) >= ratio
             for file in group.files
-            if file.deletes
         )
 
     def _partitions(
@@ -229,9 +181,9 @@ class _Checkup:
         properties = self.manifest.properties
         spec = properties.spec
         text = change(properties.specs, properties.schema, times)
-        advice = (
-            "another spec" if text is None else f"a spec such as {text or 'no fields at all'!r}"
-        )
+        advice = "a spec without fields" if text == "" else f"a spec such as {text!r}"
+        if text is None:
+            advice = "another spec"
         target = spec.id + 1
         return Finding(
             kind,

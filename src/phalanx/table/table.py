@@ -39,7 +39,8 @@ from phalanx.table import (
 from phalanx.table.adopt import adopt
 from phalanx.table.arrivals import Statement
 from phalanx.table.findings import Health
-from phalanx.table.health import health, health_limits
+from phalanx.table.health import health
+from phalanx.table.health_limits import health_limits
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
@@ -156,7 +157,7 @@ class Table:
         Found are partitions that want compaction or hold many deleted rows; skewed, tiny and huge
         partitions; older specs that still hold data, or none any more; and bytes that a vacuum
         would remove. From where on something is told is up to the limits, which are those of
-        `phalanx.table.health.HealthLimits`. Nothing is changed.
+        `phalanx.table.health_limits.HealthLimits`. Nothing is changed.
         """
         return health(self._refreshed(), health_limits(limits))
 
