@@ -13,7 +13,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import descriptions, history, importing, joins, json_text
+from phalanx.cli import descriptions, history, importing, joins, json_text, rewriting
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
@@ -27,9 +27,10 @@ from phalanx.cli.options import (
     snapshot_of,
     storage_options,
 )
-from phalanx.cli.progress import counting_rows
+from phalanx.cli.progress import counting_rows, working
 from phalanx.cli.results import show_rows, tell, warn_of_pruning, write_json
 from phalanx.cli.sources import STDIN, Format, Source, chained, format_of
+from phalanx.cli.tables import printable
 from phalanx.errors import InvalidSchema
 from phalanx.model.schema import Schema
 from phalanx.table.table import Table
@@ -117,15 +118,29 @@ def create(
 
 @app.command()
 def describe(
-    uri: Uri, output: OutputOption = Output.TABLE, storage_option: StorageOptions = None
+    uri: Uri,
+    health: Annotated[
+        bool, typer.Option("--health", help="Also what should be done about it, and how.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
 ) -> None:
     """Show the schema, the specs, the mode, and how large the table is."""
     table = _open(uri, storage_option)
     found = descriptions.table_to_dict(table)
+    findings = None
+    if health:
+        with working("looking for what should be done"):
+            findings = table.health()
+        found["health"] = findings.to_dict()
     if output is Output.JSON:
         typer.echo(json_text.dumps(found, indent=2))
-    else:
-        descriptions.show_table(found, table.schema)
+        return
+    descriptions.show_table(found, table.schema)
+    if findings is not None:
+        typer.echo()
+        for line in str(findings).split("\n"):
+            typer.echo(printable(line))
 
 
 @app.command()
@@ -262,6 +277,7 @@ app.command("import")(importing.import_)
 app.command()(history.snapshots)
 app.command()(history.rollback)
 app.command()(history.vacuum)
+app.command()(rewriting.rewrite)
 app.command()(joins.join_plan)
 
 

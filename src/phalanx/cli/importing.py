@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from phalanx.cli.local_spark import local_spark
 from phalanx.cli.options import (
     Mode,
     Output,
@@ -16,9 +17,7 @@ from phalanx.cli.options import (
     key_values,
     storage_options,
 )
-from phalanx.cli.progress import working
 from phalanx.cli.results import tell
-from phalanx.errors import PhalanxError
 
 
 class ImportFormat(StrEnum):
@@ -88,17 +87,9 @@ def import_(
     all is there. CSV has a header, and times without a zone are in UTC.
     """
     options, stores = key_values(option, "'--option'"), storage_options(storage_option)
-    try:
-        from phalanx.spark import ingest, local_session
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "py4j"):
-            raise
-        raise PhalanxError(
-            "Cannot import without Spark, which is not installed. Install it: "
-            "pip install 'phalanx-lance[spark]'"
-        ) from None
-    with working("starting Spark"):
-        spark = local_session("phalanx import")
+    spark = local_spark("import")
+    from phalanx.spark import ingest
+
     done = ingest(
         spark,
         source,

@@ -49,6 +49,7 @@ SnapshotOption = Annotated[
         show_default=False,
     ),
 ]
+_SIZE = re.compile(r"(\d{1,18})\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 All = Annotated[bool, typer.Option("--all", help="Show everything.")]
 
@@ -99,3 +100,14 @@ def age_of(text: str) -> timedelta:
             param_hint="'--older-than'",
         )
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def size_of(text: str, hint: str) -> int:
+    """A number of bytes such as 128MB, in powers of 1024; a usage error if it is none."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(
+            f"{text!r} is no size: expected a number of bytes such as 134217728 or 128MB.",
+            param_hint=hint,
+        )
+    return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")

@@ -51,3 +51,24 @@ def working(what: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as progress:
         progress.add_task(what, total=None)
         yield
+
+
+@contextmanager
+def counting_groups(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many groups are done of how many, which is known when the first ones are."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[counted]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=None, counted="")
+        yield lambda done, total: progress.update(
+            task, completed=done, total=total, counted=f"{done:,} of {total:,} groups"
+        )

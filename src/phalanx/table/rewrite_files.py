@@ -58,6 +58,11 @@ class PlannedFiles:
     plan: RewritePlan
     _places: Mapping[str, tuple[FileLeaf, int]]
 
+    @property
+    def leaves(self) -> list[FileLeaf]:
+        """Every leaf with files that the filter keeps, also those of which none is rewritten."""
+        return list({leaf.object_id: leaf for leaf, _ in self._places.values()}.values())
+
     def leaf(self, group: RewriteGroup) -> FileLeaf:
         """The leaf that the files of a group are in."""
         return self._places[group.files[0].path][0]

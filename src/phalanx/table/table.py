@@ -38,6 +38,9 @@ from phalanx.table import (
 )
 from phalanx.table.adopt import adopt
 from phalanx.table.arrivals import Statement
+from phalanx.table.findings import Health
+from phalanx.table.health import health
+from phalanx.table.health_limits import health_limits
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
@@ -146,6 +149,17 @@ class Table:
     def files(self) -> pa.Table:
         """Every fragment of every partition with its files, rows, deleted rows and bytes."""
         return inspection.files(self._refreshed())
+
+    @_tells("judge the health of")
+    def health(self, **limits: int) -> Health:
+        """What should be done about the table, each finding with the command that fixes it.
+
+        Found are partitions that want compaction or hold many deleted rows; skewed, tiny and huge
+        partitions; older specs that still hold data, or none any more; and bytes that a vacuum
+        would remove. From where on something is told is up to the limits, which are those of
+        `phalanx.table.health_limits.HealthLimits`. Nothing is changed.
+        """
+        return health(self._refreshed(), health_limits(limits))
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,311 @@
+"""The health of a table: what its partitions, specs and files want to have done."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from statistics import median
+
+from phalanx.errors import ForeignWrite
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
+from phalanx.planning.granularity import coarser, finer
+from phalanx.planning.partition_where import where_of
+from phalanx.planning.rewrite import RewriteGroup, RewriteOptions
+from phalanx.planning.scan import counted, readable
+from phalanx.storage.manifest import Manifest
+from phalanx.table.findings import KINDS, Finding, Health, Kind, PartitionSize
+from phalanx.table.health_limits import HealthLimits
+from phalanx.table.inspection import bytes_of
+from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
+from phalanx.table.vacuum import vacuum
+
+# No more findings than these are told, nor more partitions of one; the rest is counted.
+MOST_FINDINGS = 50
+MOST_PARTITIONS = 20
+# So many partitions are named in a sentence, or in a `where`.
+_MOST_NAMED = 3
+# What a shell obeys in double quotes.
+_OBEYED = re.compile(r'[$`"\\!]')
+# What `Table.vacuum` keeps unless it is told otherwise.
+_KEPT = timedelta(days=7)
+
+
+def health(manifest: Manifest, limits: HealthLimits) -> Health:
+    """What should be done about a table; nothing is changed.
+
+    Every leaf is opened once. Only the search for files that nothing needs, which is a vacuum's,
+    looks at the leaves by itself.
+    """
+    files = planned(manifest, RewriteOptions())
+    checkup = _Checkup(manifest, files, files.leaves, limits)
+    found = sorted(checkup.findings(), key=lambda each: KINDS.index(each.kind))
+    return Health(tuple(found[:MOST_FINDINGS]), max(0, len(found) - MOST_FINDINGS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkup:
+    """A table as its plan of a rewrite shows it, looked at in several ways."""
+
+    manifest: Manifest
+    files: PlannedFiles
+    leaves: Sequence[FileLeaf]
+    limits: HealthLimits
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that is found, in no order."""
+        yield from self._rewrites()
+        yield from self._sizes()
+        yield from self._old_specs()
+        yield from self._orphans()
+
+    # ── files ────────────────────────────────────────────────────────────────────────────────
+
+    def _rewrites(self) -> Iterator[Finding]:
+        """What a rewrite would do: to many files, or to a few with many deleted rows."""
+        groups = self.files.plan.groups
+        heavy = [group for group in groups if self._heavy_files(group)]
+        # A file with many deleted rows is rewritten also where it is alone.
+        alone = {group.id for group in heavy if len(group.files) == 1}
+        several = [group for group in groups if group.id not in alone]
+        if several:
+            chosen = self._partitions(several, lambda each: each.files)
+            files = sum(len(group.files) for group in several)
+            size = sum(group.bytes for group in several)
+            wants = "wants" if len(chosen) == 1 else "want"
+            yield self._rewrite(
+                "compaction",
+                f"{counted(len(chosen), 'partition')} {wants} compaction, "
+                f"{counted(files, 'file')} with {readable(size)}: {_named(chosen)}.",
+                {"files": files, "bytes": size},
+                chosen,
+            )
+        if heavy:
+            chosen = self._partitions(heavy, lambda each: each.deleted_rows)
+            files = sum(self._heavy_files(group) for group in heavy)
+            rows = sum(each.deleted_rows for each in chosen)
+            ratio = self.files.plan.options.delete_ratio_threshold
+            has = "has" if len(chosen) == 1 else "have"
+            yield self._rewrite(
+                "deleted-rows",
+                f"{counted(len(chosen), 'partition')} {has} {counted(files, 'file')} of whose rows "
+                f"{ratio:.0%} or more are deleted: {_named(chosen)}.",
+                {"files": files, "deleted_rows": rows},
+                chosen,
+            )
+
+    def _heavy_files(self, group: RewriteGroup) -> int:
+        """How many files of a group have many deleted rows."""
+        ratio = self.files.plan.options.delete_ratio_threshold
+        return sum(
+            sum(each.rows or 0 for each in file.deletes) / max(file.rows, 1) >= ratio
+            for file in group.files
+        )
+
+    def _partitions(
+        self, groups: Sequence[RewriteGroup], badness: Callable[[PartitionSize], int]
+    ) -> list[PartitionSize]:
+        """The partitions of the groups, the worst first."""
+        return _worst_first((self._size(leaf) for leaf, _ in self.files.by_leaf(groups)), badness)
+
+    def _rewrite(
+        self,
+        kind: Kind,
+        message: str,
+        figures: Mapping[str, int],
+        chosen: Sequence[PartitionSize],
+    ) -> Finding:
+        where = None
+        if len(chosen) <= _MOST_NAMED and len(chosen) < len(self.leaves):
+            properties = self.manifest.properties
+            keys = [each.key for each in chosen]
+            where = where_of(keys, properties.specs, properties.schema)
+        return Finding(
+            kind,
+            message,
+            self._shell("rewrite", *([] if where is None else ["--where", where])),
+            f"table.rewrite({'' if where is None else repr(where)})",
+            {"partitions": len(chosen), **figures},
+            tuple(chosen[:MOST_PARTITIONS]),
+        )
+
+    # ── partitions ───────────────────────────────────────────────────────────────────────────
+
+    def _sizes(self) -> Iterator[Finding]:
+        """Partitions under the newest spec that are too small, or too large."""
+        spec_id, limits = self.manifest.properties.spec.id, self.limits
+        leaves = [leaf for leaf in self.leaves if leaf.key.spec_id == spec_id]
+        sizes = _worst_first(map(self._size, leaves), lambda each: each.bytes)
+        middle = int(median([each.bytes for each in sizes])) if sizes else 0
+        huge = [each for each in sizes if each.bytes > limits.huge_bytes]
+        least = max(limits.skew_bytes, limits.skew_ratio * middle)
+        skewed = [each for each in sizes[len(huge) :] if each.bytes >= least]
+        tiny = [each for each in sizes if each.bytes < limits.tiny_bytes]
+        if skewed and len(sizes) >= limits.skew_partitions:
+            yield self._evolve(
+                "skew",
+                f"{_are(skewed)} at least {limits.skew_ratio} times as large as the median of "
+                f"{readable(middle)}",
+                finer,
+                skewed[0].bytes // max(middle, limits.tiny_bytes),
+                skewed,
+            )
+        if len(tiny) >= limits.tiny_partitions and 2 * len(tiny) > len(sizes):
+            yield self._evolve(
+                "tiny-partitions",
+                f"{_are(tiny)} smaller than {readable(limits.tiny_bytes)}, of {len(sizes):,}",
+                coarser,
+                limits.tiny_bytes // max(middle, 1),
+                _worst_first(tiny, lambda each: -each.bytes),
+            )
+        if huge:
+            yield self._evolve(
+                "huge-partitions",
+                f"{_are(huge)} larger than {readable(limits.huge_bytes)}",
+                finer,
+                2 * huge[0].bytes // limits.huge_bytes,
+                huge,
+            )
+
+    def _evolve(
+        self,
+        kind: Kind,
+        fact: str,
+        change: Callable[[Mapping[int, PartitionSpec], Schema, int], str | None],
+        times: int,
+        chosen: Sequence[PartitionSize],
+    ) -> Finding:
+        properties = self.manifest.properties
+        spec = properties.spec
+        text = change(properties.specs, properties.schema, times)
+        advice = "a spec without fields" if text == "" else f"a spec such as {text!r}"
+        if text is None:
+            advice = "another spec"
+        target = spec.id + 1
+        return Finding(
+            kind,
+            f"{fact}: {_named(chosen)}. Under {advice} they would be "
+            f"{'larger' if change is coarser else 'smaller'}.{self._before_a_move}",
+            f"{self._shell('evolve', 'SPEC' if text is None else text)} && "
+            f"{self._shell('rewrite', '--target-spec', str(target))}",
+            f"table.evolve({'SPEC' if text is None else repr(text)}); "
+            f"table.rewrite(target_spec={target})",
+            {"partitions": len(chosen), "bytes": sum(each.bytes for each in chosen)},
+            tuple(chosen[:MOST_PARTITIONS]),
+            spec.id,
+        )
+
+    # ── specs ────────────────────────────────────────────────────────────────────────────────
+
+    def _old_specs(self) -> Iterator[Finding]:
+        properties = self.manifest.properties
+        newest = properties.spec
+        for spec_id, leaves in sorted(self.manifest.leaves().items()):
+            if spec_id == newest.id or not leaves.num_rows:
+                continue
+            label = properties.specs[spec_id].label(properties.schema) or "nothing"
+            mine = [leaf for leaf in self.leaves if leaf.key.spec_id == spec_id]
+            sizes = _worst_first(map(self._size, mine), lambda each: each.bytes)
+            if not sizes:
+                yield Finding(
+                    "empty-spec",
+                    f"Spec v{spec_id} by {label} holds no files any more and can be retired; what "
+                    "is left of it goes with a vacuum.",
+                    self._shell("vacuum"),
+                    "table.vacuum()",
+                    {"partitions": leaves.num_rows},
+                    (),
+                    spec_id,
+                )
+                continue
+            files, size = sum(each.files for each in sizes), sum(each.bytes for each in sizes)
+            yield Finding(
+                "old-spec",
+                f"Spec v{spec_id} by {label} still holds {counted(files, 'file')} with "
+                f"{readable(size)} in {counted(len(sizes), 'partition')}. The newest is "
+                f"v{newest.id} by {newest.label(properties.schema) or 'nothing'}."
+                f"{self._before_a_move}",
+                self._shell("rewrite", "--target-spec", str(newest.id)),
+                f"table.rewrite(target_spec={newest.id})",
+                {"partitions": len(sizes), "files": files, "bytes": size},
+                tuple(sizes[:MOST_PARTITIONS]),
+                spec_id,
+            )
+
+    # ── files that nothing needs ─────────────────────────────────────────────────────────────
+
+    def _orphans(self) -> Iterator[Finding]:
+        try:
+            found = vacuum(self.manifest, _KEPT, dry_run=True)
+        except ForeignWrite as error:
+            uri = self.manifest.root.uri
+            call = f"import phalanx; phalanx.open({uri!r}).keep_foreign_writes()"
+            yield Finding(
+                "foreign-writes",
+                str(error),
+                f"python -c {_quoted(call)}",
+                "table.keep_foreign_writes()",
+                {},
+            )
+            return
+        if found.bytes < self.limits.orphan_bytes:
+            return
+        snapshots, files = len(found.snapshots), found.files.num_rows
+        yield Finding(
+            "orphans",
+            f"Nothing has needed {counted(files, 'file')} with {readable(found.bytes)} for "
+            f"{_KEPT.days} days.",
+            self._shell("vacuum"),
+            "table.vacuum()",
+            {"files": files, "bytes": found.bytes, "snapshots": snapshots},
+        )
+
+    # ── words ────────────────────────────────────────────────────────────────────────────────
+
+    def _size(self, leaf: FileLeaf) -> PartitionSize:
+        spec = self.manifest.properties.specs[leaf.key.spec_id]
+        return PartitionSize(
+            leaf.key,
+            tuple(field.field_id for field in spec.fields),
+            len(leaf.fragments),
+            sum(each.num_rows for each in leaf.fragments),
+            sum(each.num_deletions for each in leaf.fragments),
+            sum(map(bytes_of, leaf.fragments)),
+        )
+
+    @property
+    def _before_a_move(self) -> str:
+        if self.manifest.properties.mode == "strong":
+            return ""
+        return " Rows move in strong mode only: change it with set_mode('strong') first."
+
+    def _shell(self, command: str, *arguments: str) -> str:
+        return " ".join(map(_quoted, ["phalanx", command, self.manifest.root.uri, *arguments]))
+
+
+def _worst_first(
+    sizes: Iterable[PartitionSize], badness: Callable[[PartitionSize], int]
+) -> list[PartitionSize]:
+    return sorted(sizes, key=lambda each: (-badness(each), each.key.sort_key()))
+
+
+def _are(partitions: Sequence[PartitionSize]) -> str:
+    is_or_are = "is" if len(partitions) == 1 else "are"
+    return f"{counted(len(partitions), 'partition')} {is_or_are}"
+
+
+def _named(partitions: Sequence[PartitionSize]) -> str:
+    """The first partitions with their sizes, for people."""
+    named = [f"{each} ({readable(each.bytes)})" for each in partitions[:_MOST_NAMED]]
+    more = len(partitions) - len(named)
+    return ", ".join(named) + (f" and {more:,} more" if more else "")
+
+
+def _quoted(argument: str) -> str:
+    """An argument for a shell: in double quotes where it is text with quotes, as SQL is."""
+    if "'" in argument and not _OBEYED.search(argument):
+        return f'"{argument}"'
+    return shlex.quote(argument)

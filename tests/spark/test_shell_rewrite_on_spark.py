@@ -1,0 +1,37 @@
+"""`phalanx rewrite --spark`: the same rewrite, by Spark's executors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+import phalanx
+from integration.shell import run_json
+
+
+def test_files_are_rewritten_and_rows_moved(spark: SparkSession, uri: str) -> None:
+    rows = pa.table({"k": ["a", "b"], "n": [1, 2]})
+    table = phalanx.create(uri, rows.schema, "k", transaction="strong")
+    for _ in range(5):
+        table.append(rows)
+    done = run_json("rewrite", uri, "--spark")
+    assert (done["groups"], done["files_before"], done["files_after"]) == (2, 10, 2)
+    table.evolve("bucket(2, n)")
+    moved = run_json("rewrite", uri, "--spark", "--target-spec", "2")
+    assert (moved["groups"], moved["rows"]) == (2, 10)
+    assert table.scan().count_rows() == 10
+
+
+def test_without_spark_the_shell_says_how_to_get_it(uri: str) -> None:
+    phalanx.create(uri, pa.schema([("n", pa.int64())]), "n")
+    script = (
+        "import sys; sys.modules['pyspark'] = None;"
+        f"sys.argv[1:] = ['rewrite', {uri!r}, '--spark'];"
+        "from phalanx.cli import main; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("error: Cannot rewrite without Spark, which is not installed.")
