@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,21 @@ def right_rows(seed: int) -> pa.Table:
     return pa.table([vectors, values["id"], values["x"]], schema=RIGHT)
 
 
-def check(spark: SparkSession, left: Any, right: Any, on: Any, shuffled: bool) -> None:
+def check(
+    spark: SparkSession,
+    left: Any,
+    right: Any,
+    on: Any,
+    shuffled: bool,
+    hows: Sequence[str] = HOWS,
+) -> None:
     """Every kind of join is what Spark's own one is, column by column and row by row."""
     mine, theirs = (
         spark.createDataFrame(spark.read.format("phalanx").load(each.uri).toArrow())
         for each in (left, right)
     )
     found, expected = {}, {}
-    for how in HOWS:
+    for how in hows:
         # A full join is run in many tasks, and its groups are cut.
         size = 1000 if how == "full" else None
         found[how] = phalanx.spark.join(spark, left, right.uri, on, how, task_bytes=size)
@@ -79,8 +87,12 @@ def test_tables_that_fit_are_joined_without_a_shuffle(spark: SparkSession, tmp_p
     check(spark, left, right, ["id", "x"], shuffled=False)
 
 
-@pytest.mark.executors
-def test_only_versions_that_do_not_fit_are_shuffled(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "hows", [pytest.param(HOWS[:1], marks=pytest.mark.executors), HOWS[1:]], ids=["inner", "others"]
+)
+def test_only_versions_that_do_not_fit_are_shuffled(
+    spark: SparkSession, tmp_path: Path, hows: Sequence[str]
+) -> None:
     left = phalanx.create(tmp_path / "left", LEFT.remove(2), [phalanx.bucket("id", 4)])
     left.append(left_rows(5).drop_columns("x"))
     left.evolve([phalanx.truncate("id", 5)])
@@ -89,7 +101,7 @@ def test_only_versions_that_do_not_fit_are_shuffled(spark: SparkSession, tmp_pat
     right.append(right_rows(7))
     right.evolve(["id"])
     right.append(right_rows(8))
-    check(spark, left, right, "id", shuffled=True)
+    check(spark, left, right, "id", shuffled=True, hows=hows)
 
 
 def test_pairs_of_columns_predicates_and_refusals(spark: SparkSession, tmp_path: Path) -> None:
