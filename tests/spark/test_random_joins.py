@@ -126,7 +126,8 @@ def _both(one: Part, other: Part) -> Part:
 
 
 def framed(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    return spark.createDataFrame(rows, spark_schema(rows.schema))
+    # Spark forgets what comes after a chunk without rows.
+    return spark.createDataFrame(rows.combine_chunks(), spark_schema(rows.schema))
 
 
 # A smaller example takes minutes to find: only the soak looks for one.
