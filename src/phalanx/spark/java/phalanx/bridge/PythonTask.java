@@ -2,7 +2,6 @@ package phalanx.bridge;
 
 import java.util.HashMap;
 import java.util.Map;
-import org.apache.arrow.vector.ValueVector;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -110,7 +109,7 @@ final class PythonTask {
         ArrowColumnVector rows = (ArrowColumnVector) batch.column(0);
         ColumnVector[] found = new ColumnVector[columns];
         for (int i = 0; i < columns; i++) {
-            found[i] = new Reused(rows.getChild(i).getValueVector());
+            found[i] = new DirectColumn(rows.getChild(i).getValueVector());
         }
         return new ColumnarBatch(found, batch.numRows());
     }
@@ -122,15 +121,5 @@ final class PythonTask {
                 return of.apply(value);
             }
         };
-    }
-
-    /** A column whose memory the next batch takes over: who has read it must not give it back. */
-    private static final class Reused extends ArrowColumnVector {
-        Reused(ValueVector values) {
-            super(values);
-        }
-
-        @Override
-        public void closeIfFreeable() {}
     }
 }

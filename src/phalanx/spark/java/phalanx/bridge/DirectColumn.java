@@ -1,0 +1,96 @@
+package phalanx.bridge;
+
+import org.apache.arrow.vector.BaseFixedWidthVector;
+import org.apache.arrow.vector.BigIntVector;
+import org.apache.arrow.vector.DateDayVector;
+import org.apache.arrow.vector.Float4Vector;
+import org.apache.arrow.vector.Float8Vector;
+import org.apache.arrow.vector.IntVector;
+import org.apache.arrow.vector.TimeStampMicroTZVector;
+import org.apache.arrow.vector.TimeStampMicroVector;
+import org.apache.arrow.vector.ValueVector;
+import org.apache.arrow.vector.VarCharVector;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * A column of a batch, of which values of the common types are read where they are: Arrow would
+ * look at each of them whether it is there, and whether it is within its buffer.
+ *
+ * <p>The next batch takes over its memory: who has read it must not give it back.
+ */
+final class DirectColumn extends ArrowColumnVector {
+    private final boolean mayHaveNulls;
+    // Where the values are, and where those of variable length begin; 0 where Arrow reads them.
+    private final long values;
+    private final long offsets;
+
+    DirectColumn(ValueVector vector) {
+        super(vector);
+        mayHaveNulls = vector.getNullCount() > 0;
+        if (isPlain(vector)) {
+            values = ((BaseFixedWidthVector) vector).getDataBuffer().memoryAddress();
+            offsets = 0;
+        } else if (vector instanceof VarCharVector texts && texts.getValueCount() > 0) {
+            values = texts.getDataBuffer().memoryAddress();
+            offsets = texts.getOffsetBuffer().memoryAddress();
+        } else {
+            values = 0;
+            offsets = 0;
+        }
+    }
+
+    private static boolean isPlain(ValueVector vector) {
+        return vector instanceof IntVector
+                || vector instanceof BigIntVector
+                || vector instanceof Float4Vector
+                || vector instanceof Float8Vector
+                || vector instanceof DateDayVector
+                || vector instanceof TimeStampMicroVector
+                || vector instanceof TimeStampMicroTZVector;
+    }
+
+    @Override
+    public boolean hasNull() {
+        return mayHaveNulls;
+    }
+
+    @Override
+    public boolean isNullAt(int row) {
+        return mayHaveNulls && super.isNullAt(row);
+    }
+
+    @Override
+    public int getInt(int row) {
+        return values != 0 ? Platform.getInt(null, values + 4L * row) : super.getInt(row);
+    }
+
+    @Override
+    public long getLong(int row) {
+        return values != 0 ? Platform.getLong(null, values + 8L * row) : super.getLong(row);
+    }
+
+    @Override
+    public float getFloat(int row) {
+        return values != 0 ? Platform.getFloat(null, values + 4L * row) : super.getFloat(row);
+    }
+
+    @Override
+    public double getDouble(int row) {
+        return values != 0 ? Platform.getDouble(null, values + 8L * row) : super.getDouble(row);
+    }
+
+    @Override
+    public UTF8String getUTF8String(int row) {
+        if (offsets == 0 || isNullAt(row)) {
+            return super.getUTF8String(row);
+        }
+        int start = Platform.getInt(null, offsets + 4L * row);
+        int end = Platform.getInt(null, offsets + 4L * row + 4);
+        return UTF8String.fromAddress(null, values + start, end - start);
+    }
+
+    @Override
+    public void closeIfFreeable() {}
+}
