@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import phalanx
 import phalanx.spark
 from phalanx.spark import bridge
+from spark.joins import physical_plan
 
 SCHEMA = pa.schema(
     [
@@ -42,15 +43,10 @@ def many(uri: str) -> str:
     return uri
 
 
-def plan_of(frame: object) -> str:
-    """The physical plan, in one text."""
-    return str(frame._jdf.queryExecution().executedPlan().toString())  # type: ignore[attr-defined]
-
-
 def test_a_query_reads_the_columns_that_it_needs(spark: SparkSession, many: str) -> None:
     frame = spark.read.format("phalanx").load(many)
     some = frame.where("flag").select("n", "place.x")
-    plan = plan_of(some)
+    plan = physical_plan(some)
     assert "ColumnarToRow" in plan
     [scan] = [line for line in plan.splitlines() if "BatchScan" in line]
     columns = [text.split("#")[0] for text in scan[scan.index("[") + 1 : scan.index("]")].split()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from datetime import datetime
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 import phalanx
 from integration.conftest import s3  # noqa: F401
@@ -218,13 +220,18 @@ def test_snapshots_by_id_and_time(
     assert [row.id for row in first.collect()] == [2]
 
 
+def partitions(frame: DataFrame) -> int:
+    """How many tasks read rows."""
+    return frame.select(fn.spark_partition_id()).distinct().count()
+
+
 def test_the_number_of_tasks_follows_split_size(spark: SparkSession, uneven: phalanx.Table) -> None:
-    assert load(spark, uneven.uri, split_size=1).rdd.getNumPartitions() == 28
+    assert partitions(load(spark, uneven.uri, split_size=1)) == 28
     whole = load(spark, uneven.uri, split_size="1GB")
-    assert whole.rdd.getNumPartitions() == 1
+    assert partitions(whole) == 1
     assert whole.count() == 4020
     few = load(spark, uneven.uri, where="k = 'large'", split_size="800 KB")
-    assert few.rdd.getNumPartitions() == len(tasks_of(uneven.scan("k = 'large'"), 800 << 10))
+    assert partitions(few) == len(tasks_of(uneven.scan("k = 'large'"), 800 << 10))
     assert few.count() == 4000
 
 
@@ -301,6 +308,10 @@ def test_no_query_changes_what_another_one_finds(spark: SparkSession, uri: str) 
     assert frame.count() == 4
 
 
+@pytest.mark.skipif(
+    os.environ.get("PHALANX_TEST_MASTER") == "connect",
+    reason="by Connect a frame has no state: every query loads the table anew",
+)
 def test_a_frame_stays_at_the_snapshot_it_was_loaded_at(spark: SparkSession, uri: str) -> None:
     table = phalanx.create(uri, SCHEMA, ["k"], transaction="strong")
     table.append(rows(("a", 1), ("b", 2)))
