@@ -1,17 +1,14 @@
 """Whatever Spark can read becomes a table, in chunks that are each committed once.
 
-A chunk has a marker for each of its files. So the same call again after a crash knows by the table
-itself which files it has, and goes on with the others; and of two ingests at the same time only
-one brings a file.
+The same call again after a crash goes on with the files that are not there yet.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,82 +19,33 @@ from pyspark.sql.types import StructType
 from phalanx.errors import NotPartitioned, PhalanxError
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rows import check_fits
-from phalanx.planning.splits import packed
 from phalanx.spark.distributing import MODES, write
 from phalanx.spark.failures import of_spark
+from phalanx.spark.ingested import Ingested, Outcome
 from phalanx.spark.options import WRITE, Options
 from phalanx.spark.progress import Progress
-from phalanx.spark.sources import PLACE_DIGITS, InputFile, Source, source_of
+from phalanx.spark.sources import InputFile, Source, source_of
 from phalanx.spark.types import arrow_schema, spark_schema
 from phalanx.spark.writing import DISTRIBUTIONS, table_to_write
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.table.chunks import (
+    CHUNK_BYTES,
+    PLACE_DIGITS,
+    Brought,
+    Chunk,
+    bring_all,
+    chunks_of,
+    is_ours,
+    known_digests,
+    marker_prefix,
+    markers_of,
+)
 from phalanx.table.new_rows import Position, Wanted, new_rows
 from phalanx.table.table import Table, open
 
-_CHUNK_BYTES = "2GB"
-# Each of them has a marker, which is a row of the manifest.
-_CHUNK_FILES = 1000
-_MARKERS = "ingest "
-_ANY = "files"
-
-
-@dataclass(frozen=True, slots=True)
-class Ingested:
-    """What an ingest has done, and what was done before it."""
-
-    source: str
-    uri: str
-    rows: int
-    partitions: int
-    fragments: int
-    files: int
-    chunks: int
-    skipped_files: int
-    skipped_chunks: int
-    snapshot: int | None
-    seconds: float
-
-    def __str__(self) -> str:
-        if not self.chunks:
-            return f"Nothing to ingest: {self.uri} has all rows of {self.source} already."
-        before = (
-            f"; {_counted(self.skipped_files, 'file')} were there" if self.skipped_files else ""
-        )
-        return (
-            f"Ingested {self.rows:,} rows into {_counted(self.partitions, 'partition')} of "
-            f"{self.uri}, in {_counted(self.fragments, 'fragment')} and "
-            f"{_counted(self.chunks, 'chunk')}, in {self.seconds:.1f} s{before}."
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as JSON has it."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """What is committed at once, by which markers; None for the files means everything."""
-
-    files: tuple[InputFile, ...] | None
-    markers: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(file.size for file in self.files or ())
-
-
-@dataclass(frozen=True, slots=True)
-class _Brought:
-    """What a chunk has brought: the place and the rows of each fragment, and its snapshot."""
-
-    fragments: tuple[tuple[str, int], ...]
-    snapshot: int | None
-
-    @property
-    def rows(self) -> int:
-        return sum(rows for _, rows in self.fragments)
+_INGEST = "ingest"
 
 
 def ingest(
@@ -113,7 +61,7 @@ def ingest(
     id: str | None = None,
     distribution: str = "auto",
     transaction: str | None = None,
-    chunk_size: int | str = _CHUNK_BYTES,
+    chunk_size: int | str = CHUNK_BYTES,
     storage_options: dict[str, str] | None = None,
     progress: bool = True,
 ) -> Ingested:
@@ -130,68 +78,112 @@ def ingest(
     an `id` names it; another `id` also ingests the same files anew. In weak mode everything is
     one write, which adds its rows again if it is repeated. Returns what was done.
     """
-    try:
-        table: Table | None = open(uri, storage_options=storage_options)
-    except NotPartitioned:
-        table, transaction = None, transaction or "strong"
-    limits = _checked(mode, distribution, chunk_size, uri, transaction, storage_options)
-    found = source_of(spark, source, format, options or {}, schema)
-    rows = found.schema(spark, None if table is None else spark_schema(table.schema))
-    table = table_to_write(limits, rows, partition_by=partition_by)
-    assert table is not None
-    check_fits(arrow_schema(rows), table.schema)
-    done = _done(table, id)
-    chunk_bytes = limits.size("chunk_size") or 1
-    chunks = _chunks(table, found, mode, id, done, chunk_bytes)
-    _warn(table, found, mode, id, progress)
+    found = FileIngest.prepared(
+        spark,
+        source,
+        _checked(mode, distribution, chunk_size, uri, transaction, storage_options),
+        partition_by,
+        format=format,
+        options=options,
+        schema=schema,
+        mode=mode,
+        id=id,
+    )
+    return found.run(spark, progress)
 
-    how = {"mode": mode, "distribution": distribution, "storage_options": storage_options}
-    files = sum(len(chunk.files or ()) for chunk in chunks)
-    size = sum(chunk.size for chunk in chunks)
-    before = len(found.files or ()) - files
-    report = Ingested(
-        found.name,
-        table.uri,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        len(set(done.values())) if before or not chunks else 0,
-        None,
-        0,
-    )
-    written: list[_Brought] = []
-    with Progress(spark, len(chunks), files, size, progress) as shown:
-        while chunks:
-            chunk = chunks.pop(0)
-            frame = found.frame(spark, rows, chunk.files)
+
+@dataclass(frozen=True, slots=True)
+class FileIngest:
+    """An ingest that is planned: of what, and into which table, if it is there already."""
+
+    found: Source
+    rows: StructType
+    table: Table | None
+    limits: Options
+    partition_by: PartitionBy | None
+    mode: str
+    id: str | None
+
+    @classmethod
+    def prepared(
+        cls,
+        spark: SparkSession,
+        source: str | DataFrame,
+        limits: Options,
+        partition_by: PartitionBy | None = None,
+        *,
+        format: str | None = None,
+        options: Mapping[str, object] | None = None,
+        schema: StructType | str | None = None,
+        mode: str = "append",
+        id: str | None = None,
+    ) -> FileIngest:
+        """What would be ingested; nothing is written."""
+        location = limits.location
+        try:
+            table: Table | None = open(location.uri, storage_options=location.storage_options)
+        except NotPartitioned:
+            table = None
+        found = source_of(spark, source, format, options or {}, schema)
+        rows = found.schema(spark, None if table is None else spark_schema(table.schema))
+        return cls(found, rows, table, limits, partition_by, mode, id)
+
+    def chunks(self, done: Mapping[str, int], transaction: str) -> list[Chunk[InputFile]]:
+        """What is left to do, in parts that are each committed once."""
+        size = self.limits.size("chunk_size") or 1
+        uri = self.limits.location.uri
+        return _chunks(uri, transaction, self.found, self.mode, self.id, done, size)
+
+    @property
+    def done(self) -> dict[str, int]:
+        """The markers of what was ingested before."""
+        return {} if self.table is None else _done(self.table, self.id)
+
+    @property
+    def transaction(self) -> str:
+        """How it is committed."""
+        if self.table is not None:
+            return self.table.mode
+        return self.limits.choice("transaction", "strong", "weak")
+
+    def run(self, spark: SparkSession, is_told: bool) -> Ingested:
+        """Make the table if it is missing, and bring what is left."""
+        given = {**self.limits.given, "transaction": self.transaction}
+        limits = self.limits if self.table is not None else replace(self.limits, given=given)
+        table = table_to_write(limits, self.rows, partition_by=self.partition_by)
+        assert table is not None
+        found, rows = self.found, self.rows
+        check_fits(arrow_schema(rows), table.schema)
+        done = _done(table, self.id)
+        chunks = self.chunks(done, table.mode)
+        _warn(table, found, self.mode, self.id, is_told)
+
+        how = {
+            "mode": self.mode,
+            "distribution": limits.choice("distribution", *DISTRIBUTIONS),
+            "storage_options": limits.storage_options,
+        }
+        files = sum(chunk.count for chunk in chunks)
+        size = sum(chunk.size for chunk in chunks)
+        before = len(found.files or ()) - files
+        skipped = len(set(done.values())) if before or not chunks else 0
+
+        def bring(chunk: Chunk[InputFile]) -> Brought | None:
+            frame = found.frame(spark, rows, chunk.parts)
             with of_spark(f"ingest {found.name} into {table.uri}"):
-                brought = _write(frame, table, chunk, how)
-            if brought is None:
-                # Another ingest has brought some of its files meanwhile.
-                some = replace(found, files=chunk.files)
-                chunks[:0] = _chunks(table, some, mode, id, _done(table, id), chunk_bytes)
-                continue
-            written.append(brought)
-            report = replace(
-                report,
-                files=report.files + len(chunk.files or ()),
-                chunks=report.chunks + 1,
-                snapshot=brought.snapshot,
-            )
-            shown.finished(len(chunk.files or ()), chunk.size, brought.rows)
-        seconds = shown.seconds
-    fragments = [fragment for each in written for fragment in each.fragments]
-    return replace(
-        report,
-        rows=sum(rows for _, rows in fragments),
-        partitions=len({place for place, _ in fragments}),
-        fragments=len(fragments),
-        skipped_files=len(found.files or ()) - report.files,
-        seconds=round(seconds, 3),
-    )
+                return _write(frame, table, chunk, how)
+
+        def again(chunk: Chunk[InputFile]) -> list[Chunk[InputFile]]:
+            some = replace(self, found=replace(found, files=chunk.parts))
+            return some.chunks(_done(table, self.id), table.mode)
+
+        outcome = Outcome()
+        with Progress(spark, len(chunks), files, size, is_told) as shown:
+            for chunk, brought in bring_all(chunks, bring, again):
+                outcome.add(chunk, brought)
+                shown.finished(chunk.count, chunk.size, brought.rows)
+            seconds = shown.seconds
+        return outcome.told(found.name, table.uri, len(found.files or ()), skipped, seconds)
 
 
 def _checked(
@@ -219,57 +211,46 @@ def _checked(
     return limits
 
 
-def _prefix(id: str | None) -> str:
-    """How the markers begin of what is ingested under an id, or of files without one."""
-    name = _ANY if id is None else hashlib.blake2b(id.encode(), digest_size=8).hexdigest()
-    return f"{_MARKERS}{name} "
-
-
 def _done(table: Table, id: str | None) -> dict[str, int]:
     """The markers of what was ingested before."""
-    return table.markers(_prefix(id)) if table.mode == "strong" else {}
+    return markers_of(table, marker_prefix(_INGEST, id))
 
 
 def _chunks(
-    table: Table,
+    uri: str,
+    transaction: str,
     source: Source,
     mode: str,
     id: str | None,
     done: Mapping[str, int],
     chunk_bytes: int,
-) -> list[_Chunk]:
+) -> list[Chunk[InputFile]]:
     """What is left to do, in parts that are each committed once."""
-    if table.mode != "strong":
+    if transaction != "strong":
         if id is not None:
             raise PhalanxError(
-                f"Cannot ingest {source.name} once only, as {id!r}: {table.uri} is in weak mode. "
+                f"Cannot ingest {source.name} once only, as {id!r}: {uri} is in weak mode. "
                 "Leave the id out, or change the table with set_mode('strong')."
             )
-        return [_Chunk(source.files, ())]
-    prefix = _prefix(id)
-    once = f"{_prefix(uuid.uuid4().hex)}all"
+        return [Chunk(source.files, ())]
+    prefix = marker_prefix(_INGEST, id)
+    once = f"{marker_prefix(_INGEST, uuid.uuid4().hex)}all"
     if source.files is None or mode == "overwrite":
         marker = once if id is None else f"{prefix}all"
-        return [] if marker in done else [_Chunk(source.files, (marker,))]
-    digests = (marker.removeprefix(prefix) for marker in done)
-    known = {digest[:PLACE_DIGITS]: digest for digest in digests}
+        return [] if marker in done else [Chunk(source.files, (marker,))]
+    known = known_digests(done, prefix)
     left = []
     for file in source.files:
         before = known.get(file.digest[:PLACE_DIGITS])
         if before is not None and before != file.digest:
             raise PhalanxError(
-                f"Cannot ingest {file.path} again: it was ingested into {table.uri} before, and "
+                f"Cannot ingest {file.path} again: it was ingested into {uri} before, and "
                 "has changed since. Take it out of the source, or give another id to ingest all "
                 "files anew."
             )
         if before is None:
             left.append(file)
-    parts = packed(left, lambda file: file.size, chunk_bytes)
-    return [
-        _Chunk(some, tuple(prefix + file.digest for file in some))
-        for part in parts
-        for some in _cut(part, _CHUNK_FILES)
-    ]
+    return chunks_of(left, prefix, chunk_bytes)
 
 
 def _warn(table: Table, source: Source, mode: str, id: str | None, is_told: bool) -> None:
@@ -289,23 +270,21 @@ def _warn(table: Table, source: Source, mode: str, id: str | None, is_told: bool
 
 
 def _write(
-    frame: DataFrame, table: Table, chunk: _Chunk, how: Mapping[str, Any]
-) -> _Brought | None:
+    frame: DataFrame, table: Table, chunk: Chunk[InputFile], how: Mapping[str, Any]
+) -> Brought | None:
     """Write a chunk; None if another write has brought some of it before."""
     before = None if chunk.markers else table.files()
     write(frame, table.uri, marker="\n".join(chunk.markers) or None, report=False, **how)
     if before is not None:
-        return _Brought(_new_fragments(before, table.files()), None)
-    done = table.markers(_MARKERS)
-    snapshot = done.get(chunk.markers[0])
-    together = {marker for marker, each in done.items() if each == snapshot}
-    if snapshot is None or together != set(chunk.markers):
+        return Brought(_new_fragments(before, table.files()), None)
+    snapshot = is_ours(table, chunk, f"{_INGEST} ")
+    if snapshot is None:
         return None
     # Only the partitions that it changed are looked at, however many there are.
     manifest = Manifest.open(Location.of(table.uri, how["storage_options"]))
     with told(f"count what came to {table.uri}"):
         came = new_rows(manifest, Position(snapshot - 1), Position(snapshot), Wanted())
-    return _Brought(tuple((each.scan.location.uri, each.rows) for each in came), snapshot)
+    return Brought(tuple((each.scan.location.uri, each.rows) for each in came), snapshot)
 
 
 def _new_fragments(before: pa.Table, after: pa.Table) -> tuple[tuple[str, int], ...]:
@@ -317,11 +296,3 @@ def _new_fragments(before: pa.Table, after: pa.Table) -> tuple[tuple[str, int], 
         for paths, place, rows in zip(*columns, strict=True)
         if known.isdisjoint(paths)
     )
-
-
-def _cut(files: Sequence[InputFile], most: int) -> list[tuple[InputFile, ...]]:
-    return [tuple(files[start : start + most]) for start in range(0, len(files), most)]
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pyspark.sql.types import StructField, StructType
 from phalanx.errors import PhalanxError
 from phalanx.spark.failures import of_spark
 from phalanx.spark.options import option_text
+from phalanx.table.chunks import digest_of
 
 _BY_SUFFIX = {
     ".parquet": "parquet",
@@ -49,13 +49,8 @@ class InputFile:
 
     @property
     def digest(self) -> str:
-        """What tells the file from others (the first half), and from what it is later."""
-        place = hashlib.blake2b(self.path.encode(), digest_size=8).hexdigest()
-        state = hashlib.blake2b(f"{self.size} {self.modified}".encode(), digest_size=4).hexdigest()
-        return place + state
-
-
-PLACE_DIGITS = 16
+        """What tells the file from others, and from what it is later."""
+        return digest_of(self.path, f"{self.size} {self.modified}")
 
 
 @dataclass(frozen=True, slots=True)

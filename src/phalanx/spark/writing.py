@@ -21,6 +21,7 @@ from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import Options
 from phalanx.spark.types import arrow_schema
 from phalanx.spark.workers import settle
+from phalanx.storage.location import Location
 from phalanx.table.gathering import SMALL_ROWS, gathered
 from phalanx.table.jobs import (
     APPEND,
@@ -185,17 +186,22 @@ def made(
     if partition_by is None:
         partition_by = options.text("partition_by")
     if partition_by is None:
-        raise NotPartitioned(
-            f"Cannot write to {location}: there is no table. Check the path, or have it made "
-            "with option('partition_by', 'year(ts), bucket(16, id), country'), which may be "
-            "empty for a table of one partition."
-        )
+        raise no_table(location)
     return create(
         location.uri,
         arrow_schema(schema),
         partition_by,
         transaction=mode,
         storage_options=location.storage_options,
+    )
+
+
+def no_table(location: Location) -> NotPartitioned:
+    """What is told where nothing says how to make a missing table."""
+    return NotPartitioned(
+        f"Cannot write to {location}: there is no table. Check the path, or have it made "
+        "with option('partition_by', 'year(ts), bucket(16, id), country'), which may be "
+        "empty for a table of one partition."
     )
 
 

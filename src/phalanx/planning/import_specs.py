@@ -1,0 +1,93 @@
+"""Specs of a source as they are here: what carries over, what changes its meaning, what cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phalanx.errors import InvalidSpec
+from phalanx.model.evolution import next_spec
+from phalanx.model.expression import Expression
+from phalanx.model.foreign_transform import ForeignTransform
+from phalanx.model.partition_by import CustomExpression, PartitionTerm
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.transform import Transform
+from phalanx.planning.import_plan import CHANGED, EXACT, REFUSED, FieldMapping, SpecMapping
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A field of the source, and what stands for it here; nothing where it is refused."""
+
+    mapping: FieldMapping
+    terms: tuple[PartitionTerm, ...] = ()
+
+
+def mapped_specs(
+    specs: Mapping[int, PartitionSpec], newest: int | None, schema: Schema, stored: Schema
+) -> tuple[tuple[SpecMapping, ...], tuple[PartitionTerm, ...]]:
+    """What each spec of a source becomes, and the newest as it is written here.
+
+    `schema` is the source's, which the specs refer to; `stored` has the same columns as they are
+    stored here. A field that says what an earlier one of its spec says is left out.
+    """
+    mappings: list[SpecMapping] = []
+    terms: list[PartitionTerm] = []
+    for number, spec in sorted(specs.items()):
+        fields = [carried(field, schema, stored) for field in spec.fields]
+        mapping = tuple(each.mapping for each in fields)
+        mappings.append(SpecMapping(number, spec.label(schema), number == newest, mapping))
+        if number == newest:
+            terms = [term for each in fields for term in each.terms]
+    return tuple(mappings), _without_repeats(terms)
+
+
+def carried(field: PartitionField, schema: Schema, stored: Schema) -> Carried:
+    """What one field becomes."""
+    label = field.label(schema)
+    paths = [schema.path_of(source) for source in field.source_ids]
+    if any(path is None for path in paths):
+        return _refused(label, "a column that it is made of is gone")
+    columns = tuple(".".join(path) for path in paths if path is not None)
+    kind, why = EXACT, ""
+    try:
+        if isinstance(field.derivation, ForeignTransform):
+            found = field.derivation.nearest(schema.type_of(field.source_ids[0]))
+            kind, why = EXACT if found.exact else CHANGED, found.note
+            terms = tuple(
+                PartitionTerm(each, columns, _field_id(field, each, found.transforms, columns))
+                for each in found.transforms
+            )
+        else:
+            terms = (_term(field, columns),)
+        becomes = next_spec(terms, stored, {}).label(stored) or "nothing"
+    except InvalidSpec as error:
+        return _refused(label, str(error))
+    return Carried(FieldMapping(label, becomes, kind, why), terms)
+
+
+def _field_id(
+    field: PartitionField, one: Transform, several: tuple[Transform, ...], columns: tuple[str, ...]
+) -> str | None:
+    """The id that the source has; several fields that stand for one have ids of their own."""
+    if len(several) == 1:
+        return field.field_id
+    return f"{field.field_id}_{one.name}" if any("." in name for name in columns) else None
+
+
+def _term(field: PartitionField, columns: tuple[str, ...]) -> PartitionTerm:
+    derivation = field.derivation
+    if isinstance(derivation, Expression):
+        custom = CustomExpression(derivation.text, derivation.result)
+        return PartitionTerm(custom, columns, field.field_id)
+    return PartitionTerm(derivation, columns, field.field_id)
+
+
+def _without_repeats(terms: list[PartitionTerm]) -> tuple[PartitionTerm, ...]:
+    """Days of a column are its years, months and days: of both in one spec the years come once."""
+    return tuple({(term.derivation, term.columns): term for term in reversed(terms)}.values())[::-1]
+
+
+def _refused(label: str, why: str) -> Carried:
+    return Carried(FieldMapping(label, None, REFUSED, why.rstrip(".")))

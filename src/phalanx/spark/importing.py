@@ -1,0 +1,274 @@
+"""Tables of other systems become tables of Phalanx: planned, shown, and brought by Spark.
+
+Rows go from file to file on the executors, as Arrow; the JVM sees none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from phalanx.errors import PhalanxError
+from phalanx.model.partition_by import PartitionBy
+from phalanx.planning.import_plan import ImportPlan
+from phalanx.spark.failures import of_spark
+from phalanx.spark.file_imports import import_files, plan_files
+from phalanx.spark.ingested import Ingested, Outcome
+from phalanx.spark.options import PLACE, Options
+from phalanx.spark.progress import Progress
+from phalanx.spark.writing import DISTRIBUTIONS, has_many_small_files
+from phalanx.storage.location import Location
+from phalanx.storage.parallel import in_parallel
+from phalanx.table.chunks import CHUNK_BYTES, Brought, Chunk, bring_all
+from phalanx.table.gathering import gathered
+from phalanx.table.import_sources import is_table_source, opened_source
+from phalanx.table.importing import (
+    Import,
+    ImportTask,
+    UnitPart,
+    UnitsWritten,
+    checked_files,
+    import_tasks,
+)
+from phalanx.table.jobs import Committed
+from phalanx.table.rewriting import GroupWork
+from phalanx.table.table import Table
+from phalanx.table.work import on_spark
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What was planned, and what an import has done of it."""
+
+    plan: ImportPlan
+    done: Ingested
+
+    def __str__(self) -> str:
+        return self.done.told("import")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return {**self.done.to_dict(), "plan": self.plan.to_dict()}
+
+
+def plan_import(
+    spark: SparkSession | None,
+    source: Any,
+    uri: str | os.PathLike[str],
+    partition_by: PartitionBy | None = None,
+    *,
+    format: str | None = None,
+    table: str | None = None,
+    options: Mapping[str, object] | None = None,
+    id: str | None = None,
+    transaction: str | None = None,
+    chunk_size: int | str = CHUNK_BYTES,
+    storage_options: dict[str, str] | None = None,
+) -> ImportPlan:
+    """What `import_table` would do with the same arguments; nothing is written.
+
+    Spark is needed for files only.
+    """
+    limits = _limits(uri, chunk_size, "auto", transaction, storage_options)
+    if not is_table_source(source, format):
+        return plan_files(
+            _needed(spark), source, limits, partition_by, format=format, options=options, id=id
+        )
+    return _prepared(source, limits, partition_by, format, table, options, id).plan
+
+
+def import_table(
+    spark: SparkSession,
+    source: Any,
+    uri: str | os.PathLike[str],
+    partition_by: PartitionBy | None = None,
+    *,
+    format: str | None = None,
+    table: str | None = None,
+    options: Mapping[str, object] | None = None,
+    id: str | None = None,
+    distribution: str = "auto",
+    transaction: str | None = None,
+    chunk_size: int | str = CHUNK_BYTES,
+    storage_options: dict[str, str] | None = None,
+    progress: bool = True,
+) -> Imported:
+    """Bring a table of another system, or files, into a table, which is made if it is missing.
+
+    `format` says what the source is: "phalanx", "lance", or files as `ingest` takes them;
+    an opened table tells it itself. A new table is partitioned as the source is, as far as the
+    format has the same partitions or near ones, or by `partition_by`. The plan is shown first.
+
+    In strong mode, which a new table gets, every file of the source comes once, in chunks of about
+    `chunk_size` bytes: the same call again goes on where it was cut off, takes what is new in the
+    source, and adds nothing when all is there. A source in which rows that came were deleted or
+    written anew since is refused; another `id` imports all of it again. The rows that the source
+    has and those that are committed are counted and compared.
+
+    `distribution` is "auto": as few tasks as keep all cores busy, each of which writes a file for
+    every partition it has rows of; "none": tasks of the usual size; "hash": small files of a
+    partition are put together before they are committed.
+    """
+    limits = _limits(uri, chunk_size, distribution, transaction, storage_options)
+    if not is_table_source(source, format):
+        plan, done = import_files(
+            spark,
+            source,
+            limits,
+            partition_by,
+            format=format,
+            options=options,
+            id=id,
+            is_told=progress,
+        )
+        return Imported(plan, done)
+    found = _prepared(source, limits, partition_by, format, table, options, id)
+    if progress:
+        print(found.plan, file=sys.stderr)
+    return Imported(found.plan, _ran(spark, found, limits, progress))
+
+
+def _prepared(
+    source: Any,
+    limits: Options,
+    partition_by: PartitionBy | None,
+    format: str | None,
+    table: str | None,
+    options: Mapping[str, object] | None,
+    id: str | None,
+) -> Import:
+    found = opened_source(source, format, table, options or {}, limits.storage_options)
+    if found.place == limits.location.uri:
+        raise PhalanxError(f"Cannot import {found.place} into itself. Name another place.")
+    chunk_bytes = limits.size("chunk_size") or 1
+    return Import.prepared(found, limits.location, partition_by, id, chunk_bytes)
+
+
+def _ran(spark: SparkSession, found: Import, limits: Options, is_told: bool) -> Ingested:
+    """Bring what is left."""
+    units = [] if found.table is None else found.left(found.table)
+    in_parallel(
+        lambda part: part.unit.check(),
+        map(UnitPart, found.source.units) if found.table is None else units,
+    )
+    table = found.target(limits.text("transaction"))
+    distribution = limits.choice("distribution", *DISTRIBUTIONS)
+    cores = _cores(spark)
+
+    def bring(chunk: Chunk[UnitPart]) -> Brought | None:
+        with of_spark(f"import {found.source.place} into {table.uri}"):
+            return _brought(spark, found, table, chunk, distribution, cores)
+
+    def again(chunk: Chunk[UnitPart]) -> list[Chunk[UnitPart]]:
+        ours = {part.digest for part in chunk.parts or ()}
+        return found.chunks(table, [part for part in found.left(table) if part.digest in ours])
+
+    chunks = found.chunks(table, found.left(table))
+    outcome = Outcome()
+    files, size = sum(chunk.count for chunk in chunks), sum(chunk.size for chunk in chunks)
+    if is_told and chunks and table.mode != "strong":
+        print(
+            f"phalanx: {table.uri} is in weak mode: an import that is repeated, also after a "
+            "crash, adds its rows again.",
+            file=sys.stderr,
+        )
+    with Progress(spark, len(chunks), files, size, is_told) as shown:
+        for chunk, brought in bring_all(chunks, bring, again):
+            outcome.add(chunk, brought)
+            shown.finished(chunk.count, chunk.size, brought.rows)
+        seconds = shown.seconds
+    found.check_counts(table)
+    all_files = len(found.source.units)
+    done = outcome.told(found.source.place, table.uri, all_files, 0, seconds)
+    counts = Committed(done.rows, done.partitions, done.fragments)
+    if is_told and distribution == "auto" and has_many_small_files(counts):
+        print(
+            f"phalanx: {done.fragments:,} small fragments for {done.partitions:,} partitions make "
+            "reads slow. Put them together with Table.rewrite, or import with larger chunks or "
+            "distribution='hash'.",
+            file=sys.stderr,
+        )
+    return done
+
+
+def _brought(
+    spark: SparkSession,
+    found: Import,
+    table: Table,
+    chunk: Chunk[UnitPart],
+    distribution: str,
+    cores: int,
+) -> Brought | None:
+    """Write a chunk; None if another import has brought some of it before."""
+    units = [part.unit for part in chunk.parts or ()]
+    job = table.begin_write(marker="\n".join(chunk.markers) or None)
+    if job.done is not None:
+        return None
+    tasks = import_tasks(job, found.stored, units, cores, distribution == "none")
+    done = _run(spark, tasks)
+    checked_files(found.source.place, units, done)
+    files = [each.files for each in done]
+    if distribution == "hash":
+        files = gathered(job, files)
+    committed = job.commit(files)
+    expected = sum(unit.rows for unit in units)
+    if committed.rows != expected:
+        return None
+    fragments = [
+        (leaf.location, each.num_rows)
+        for task in files
+        for leaf in task.files
+        for each in leaf.fragments
+    ]
+    return Brought(tuple(fragments), committed.snapshot)
+
+
+def _run(spark: SparkSession, tasks: list[ImportTask]) -> list[UnitsWritten]:
+    rows = on_spark(spark, GroupWork(tuple((task,) for task in tasks))).collect()
+    return [pickle.loads(row["done"]) for row in rows]
+
+
+def _cores(spark: SparkSession) -> int:
+    """How many tasks can run at once; by Connect nobody tells."""
+    try:
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    except Exception:
+        return os.cpu_count() or 1
+
+
+def _limits(
+    uri: str | os.PathLike[str],
+    chunk_size: int | str,
+    distribution: str,
+    transaction: str | None,
+    storage_options: dict[str, str] | None,
+) -> Options:
+    """What can be refused without looking at anything."""
+    given = {
+        "path": Location.of(uri, storage_options).uri,
+        "distribution": distribution,
+        "chunk_size": str(chunk_size),
+    }
+    given |= {f"storage.{key}": text for key, text in (storage_options or {}).items()}
+    if transaction is not None:
+        given["transaction"] = transaction
+    known = PLACE | {"distribution", "chunk_size", "transaction"}
+    limits = Options.of(given, known, "import")
+    limits.choice("distribution", *DISTRIBUTIONS)
+    limits.choice("transaction", "strong", "weak")
+    limits.size("chunk_size")
+    return limits
+
+
+def _needed(spark: SparkSession | None) -> SparkSession:
+    if spark is None:
+        raise PhalanxError(
+            "Cannot plan an import of files without Spark, which reads them. Give a session."
+        )
+    return spark

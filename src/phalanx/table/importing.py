@@ -1,0 +1,337 @@
+"""Imports: what is left to bring of a source, and what each task of the job does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from phalanx.errors import InvalidSchema, InvalidSpec, NotPartitioned, PhalanxError, SchemaMismatch
+from phalanx.model.evolution import next_spec
+from phalanx.model.partition_by import PartitionBy, PartitionTerm, partition_terms
+from phalanx.model.rows import check_fits, plain_schema, without_ids
+from phalanx.model.schema import Schema
+from phalanx.model.storable import as_stored, storable_field
+from phalanx.planning.import_plan import Amount, ColumnMapping, ImportPlan, ImportUnit
+from phalanx.planning.import_specs import mapped_specs
+from phalanx.planning.scan import counted
+from phalanx.planning.splits import FEWEST_BYTES, OPENING_BYTES, packed, split_size
+from phalanx.storage.failures import told
+from phalanx.storage.leaf import check_storable
+from phalanx.storage.location import Location
+from phalanx.storage.shuffle import BUFFER_BYTES
+from phalanx.table.chunks import (
+    Chunk,
+    chunks_of,
+    digest_of,
+    marker_prefix,
+    markers_of,
+)
+from phalanx.table.import_sources import ImportSource
+from phalanx.table.jobs import TaskFiles, WriteJob
+from phalanx.table.table import Table, create, open
+
+_PARQUET_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPart:
+    """A unit as a part of a chunk."""
+
+    unit: ImportUnit
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return self.unit.bytes
+
+    @property
+    def digest(self) -> str:
+        """What tells it from others, and from what it is when rows of it are deleted."""
+        return digest_of(self.unit.id, str(self.unit.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An import that is planned: from what, and into which table, if it is there already."""
+
+    source: ImportSource
+    root: Location
+    table: Table | None
+    stored: pa.Schema
+    prefix: str
+    chunk_bytes: int
+    plan: ImportPlan
+
+    @classmethod
+    def prepared(
+        cls,
+        source: ImportSource,
+        root: Location,
+        partition_by: PartitionBy | None,
+        id: str | None,
+        chunk_bytes: int,
+    ) -> Import:
+        """What would be imported; what is refused for good is in the plan, and raised later."""
+        table = _table_at(root)
+        columns, stored = stored_columns(source.schema, table)
+        prefix = marker_prefix("import", f"{source.place}\n{id or ''}")
+        done = {} if table is None else markers_of(table, prefix)
+        if table is not None and id is not None and table.mode != "strong":
+            raise PhalanxError(
+                f"Cannot import {source.place} once only, as {id!r}: {table.uri} is in weak mode. "
+                "Leave the id out, or change the table with set_mode('strong')."
+            )
+        _check_unchanged(source, root, done, prefix)
+        left = _left(source.units, done, prefix)
+        chunks = _chunks(left, prefix, chunk_bytes, is_once=table is None or table.mode == "strong")
+        numbered = Schema.of(stored)
+        specs, terms = mapped_specs(source.specs, source.newest, source.schema, numbered)
+        chosen_by = "source"
+        if table is not None:
+            _check_same_spec(table, partition_by)
+            chosen_by, label = "table", table.spec.label(Schema.of(table.schema))
+        else:
+            if partition_by is not None:
+                chosen_by, terms = "user", partition_terms(partition_by)
+            elif not source.specs:
+                raise InvalidSpec(
+                    f"Cannot import {source.place} into {root}: it is not partitioned, and there "
+                    "is no table yet. Say how with partition_by, such as 'year(ts), bucket(16, "
+                    "id)', which may be empty for a table of one partition."
+                )
+            label = _label(terms, numbered)
+        plan = ImportPlan(
+            source.system,
+            source.place,
+            source.state,
+            root.uri,
+            table is None,
+            terms,
+            label,
+            chosen_by,
+            specs,
+            columns,
+            Amount.of(source.units),
+            Amount.of([part.unit for part in left]),
+            len(chunks),
+            notes=source.notes,
+        )
+        return cls(source, root, table, stored, prefix, chunk_bytes, plan)
+
+    def target(self, transaction: str | None) -> Table:
+        """The table to import into, made if it is missing; nothing is written if that fails."""
+        if self.plan.refused:
+            raise SchemaMismatch(
+                f"Cannot import {self.source.place}: {'; '.join(self.plan.refused)}. Say how to "
+                "partition with partition_by, and leave out of the source what cannot be stored."
+            )
+        if self.table is not None:
+            if transaction not in (None, self.table.mode):
+                raise PhalanxError(
+                    f"Cannot import into {self.table.uri} with transaction={transaction!r}: it is "
+                    f"in {self.table.mode} mode. Leave it out, or change the table with set_mode."
+                )
+            return self.table
+        return create(
+            self.root.uri,
+            self.stored,
+            self.plan.partition_by,
+            transaction=transaction or "strong",
+            storage_options=self.root.storage_options,
+        )
+
+    def left(self, table: Table) -> list[UnitPart]:
+        """The units that the table has not."""
+        return _left(self.source.units, markers_of(table, self.prefix), self.prefix)
+
+    def chunks(self, table: Table, parts: Sequence[UnitPart]) -> list[Chunk[UnitPart]]:
+        """The units in chunks that are each committed once."""
+        return _chunks(parts, self.prefix, self.chunk_bytes, is_once=table.mode == "strong")
+
+    def check_counts(self, table: Table) -> None:
+        """Refuse to call an import done whose snapshots brought other rows than the source has."""
+        marked = set(markers_of(table, self.prefix).values())
+        snapshots = table.snapshots()
+        added = dict(
+            zip(snapshots["id"].to_pylist(), snapshots["rows_added"].to_pylist(), strict=True)
+        )
+        if not marked or not marked.issubset(added):
+            # Weak mode has no snapshots, and vacuum may have removed some.
+            return
+        came, expected = sum(added[each] for each in marked), self.plan.total.rows
+        if came != expected:
+            raise PhalanxError(
+                f"The import of {self.source.place} into {table.uri} brought "
+                f"{counted(came, 'row')}, but the source has {expected:,}. Compare the two, and "
+                f"roll the table back to before snapshot {min(marked)}."
+            )
+
+
+# ── on the executors ─────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsWritten:
+    """What a task has done: the rows that each unit gave, and the files they are in."""
+
+    rows: tuple[tuple[str, int], ...]
+    files: TaskFiles
+
+
+@dataclass(frozen=True, slots=True)
+class ImportTask:
+    """Some units, whose rows are written to their partitions."""
+
+    group: int
+    bytes: int
+    job: WriteJob
+    stored: pa.Schema
+    units: tuple[ImportUnit, ...]
+
+    def run(self) -> UnitsWritten:
+        """The new files, which nobody sees yet."""
+        counts: Counter[str] = Counter()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for unit in self.units:
+                for batch in unit.batches():
+                    counts[unit.id] += batch.num_rows
+                    yield self._stored(batch)
+
+        with told(f"import into {self.job.root}"):
+            files = self.job.write(pa.RecordBatchReader.from_batches(self.stored, batches()))
+        return UnitsWritten(tuple((unit.id, counts[unit.id]) for unit in self.units), files)
+
+    def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [as_stored(batch.column(field.name), field.type) for field in self.stored]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.stored)
+
+
+# ── on the driver ────────────────────────────────────────────────────────────────────────────
+
+
+def import_tasks(
+    job: WriteJob, stored: pa.Schema, units: Sequence[ImportUnit], cores: int, is_spread: bool
+) -> list[ImportTask]:
+    """The units in tasks. Each writes a file for every partition it has rows of, so they are few.
+
+    As many as keep all cores busy; or, if they are spread, tasks of the usual size.
+    """
+    sizes = [unit.bytes + OPENING_BYTES for unit in units]
+    total = sum(sizes)
+    if is_spread:
+        most = split_size(total, None)
+    else:
+        # Units are not alike: the last task of a core may take half of one more.
+        most = min(max(total // cores + max(sizes, default=0) // 2, FEWEST_BYTES), BUFFER_BYTES)
+    parts = packed(units, lambda unit: unit.bytes, most)
+    return [
+        ImportTask(number, sum(unit.bytes for unit in some), job, stored, some)
+        for number, some in enumerate(parts)
+    ]
+
+
+def checked_files(source: str, units: Sequence[ImportUnit], done: Sequence[UnitsWritten]) -> None:
+    """Refuse to commit what has other rows than the source says it has."""
+    came = {name: rows for task in done for name, rows in task.rows}
+    for unit in units:
+        if came.get(unit.id) != unit.rows:
+            raise PhalanxError(
+                f"Cannot import {unit.id} of {source}: it gave {came.get(unit.id, 0):,} rows, but "
+                f"{unit.rows:,} are expected of it. Something changed the source meanwhile, or it "
+                "is broken; nothing of this chunk was committed."
+            )
+    written = sum(task.files.rows for task in done)
+    if written != sum(unit.rows for unit in units):
+        raise PhalanxError(
+            f"Cannot import {source}: {written:,} rows were written of "
+            f"{sum(unit.rows for unit in units):,} that were read. Nothing of this chunk was "
+            "committed; run it again."
+        )
+
+
+def stored_columns(
+    schema: Schema, table: Table | None
+) -> tuple[tuple[ColumnMapping, ...], pa.Schema]:
+    """What each column of a source is stored as; and the columns of the rows on their way."""
+    mappings: list[ColumnMapping] = []
+    fields: list[pa.Field] = []
+    for given in plain_schema(schema):
+        found = storable_field(_without_parquet_ids(given))
+        try:
+            check_storable(Schema.of(pa.schema([found])))
+        except InvalidSchema as error:
+            why = str(error).rstrip(".")
+            mappings.append(ColumnMapping(given.name, str(given.type), None, why))
+            continue
+        fields.append(found)
+        kind = found.type
+        if table is not None and found.name in table.schema.names:
+            kind = table.schema.field(found.name).type
+        mappings.append(ColumnMapping(given.name, str(given.type), str(kind)))
+    if not fields:
+        raise SchemaMismatch(f"Cannot import {schema.names}: no column can be stored.")
+    plain = without_ids(pa.schema(fields))
+    if table is not None and len(fields) == len(mappings):
+        check_fits(plain, table.schema)
+    return tuple(mappings), plain
+
+
+def _without_parquet_ids(field: pa.Field) -> pa.Field:
+    kept = {key: text for key, text in (field.metadata or {}).items() if key != _PARQUET_ID}
+    return field.with_metadata(kept or None)
+
+
+def _label(terms: Sequence[PartitionTerm], schema: Schema) -> str:
+    return next_spec(terms, schema, {}).label(schema)
+
+
+def _table_at(root: Location) -> Table | None:
+    try:
+        return open(root.uri, storage_options=root.storage_options)
+    except NotPartitioned:
+        return None
+
+
+def _check_same_spec(table: Table, partition_by: PartitionBy | None) -> None:
+    if partition_by is None:
+        return
+    known = Schema.of(table.schema)
+    wanted = next_spec(partition_by, known, table.specs)
+    if wanted.fields != table.spec.fields:
+        raise InvalidSpec(
+            f"Cannot import into {table.uri} by {wanted.label(known) or 'nothing'}: it is "
+            f"partitioned by {table.spec.label(known) or 'nothing'}. Leave partition_by out, or "
+            "evolve the table first."
+        )
+
+
+def _check_unchanged(
+    source: ImportSource, root: Location, done: dict[str, int], prefix: str
+) -> None:
+    """Refuse a source that has lost units which were imported: their rows may be in others now."""
+    known = {prefix + UnitPart(unit).digest for unit in source.units}
+    gone = [marker for marker in done if marker not in known]
+    if gone:
+        raise PhalanxError(
+            f"Cannot go on with the import of {source.place} into {root}: "
+            f"{counted(len(gone), 'file')} of {len(done):,} that were imported are no longer in "
+            "the source as they were, because rows were deleted there, or files written anew. "
+            "Import it into another table; or give another id, which adds all rows again."
+        )
+
+
+def _left(units: Sequence[ImportUnit], done: dict[str, int], prefix: str) -> list[UnitPart]:
+    parts = map(UnitPart, units)
+    return [part for part in parts if prefix + part.digest not in done]
+
+
+def _chunks(
+    parts: Sequence[UnitPart], prefix: str, chunk_bytes: int, *, is_once: bool
+) -> list[Chunk[UnitPart]]:
+    if is_once:
+        return chunks_of(parts, prefix, chunk_bytes)
+    return [Chunk(tuple(parts), ())] if parts else []
