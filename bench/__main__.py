@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import model, rewrite, spark, storage, strong
+from bench import importing, model, rewrite, spark, storage, strong
 
 
 def main() -> None:
@@ -21,6 +21,7 @@ def main() -> None:
         "storage": storage.benchmarks,
         "strong": strong.benchmarks,
         "spark": spark.benchmarks,
+        "importing": importing.benchmarks,
     }
     for name in sys.argv[1:] or parts:
         for measured in parts[name](rows):

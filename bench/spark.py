@@ -31,7 +31,7 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside | str]:
     """Every ratio that Phalanx in Spark should keep."""
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as name:
         folder = Path(name)
-        spark = _session(folder)
+        spark = session(folder)
         try:
             yield from _written_and_read(spark, rows, folder)
             yield from _joined(spark, rows // 2, folder)
@@ -41,7 +41,8 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside | str]:
         yield from _beside(folder / "source.parquet", folder)
 
 
-def _session(folder: Path) -> SparkSession:
+def session(folder: Path) -> SparkSession:
+    """Spark on all cores of this machine, quiet."""
     builder = SparkSession.builder.master("local[*]").appName("bench")
     settings = {
         "spark.ui.enabled": "false",

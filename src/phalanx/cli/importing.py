@@ -1,12 +1,13 @@
-"""The command `import`: files of any size into a table, by Spark on this machine."""
+"""The command `import`: tables of other systems, and files, by Spark on this machine."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from phalanx.cli import json_text
 from phalanx.cli.local_spark import local_spark
 from phalanx.cli.options import (
     Mode,
@@ -15,18 +16,27 @@ from phalanx.cli.options import (
     StorageOptions,
     Uri,
     key_values,
+    size_of,
     storage_options,
 )
+from phalanx.cli.progress import working
 from phalanx.cli.results import tell
+from phalanx.planning.import_plan import ImportPlan
+from phalanx.storage.location import Location
+from phalanx.table.chunks import CHUNK_BYTES
+from phalanx.table.import_sources import is_table_source
+from phalanx.table.importing import prepare_import
 
 
 class ImportFormat(StrEnum):
-    """What Spark reads the files as."""
+    """What a source is: files that Spark reads, or a table of another system."""
 
     PARQUET = "parquet"
     CSV = "csv"
     JSON = "json"
     ORC = "orc"
+    LANCE = "lance"
+    PHALANX = "phalanx"
 
 
 class Distribution(StrEnum):
@@ -42,29 +52,36 @@ def import_(
         str,
         typer.Argument(
             metavar="SRC",
-            help="A file, a folder or a pattern, as Spark takes it.",
+            help="The path of a table; or a file, a folder or a pattern, as Spark takes it.",
             show_default=False,
         ),
     ],
     uri: Uri,
     format: Annotated[
         ImportFormat | None,
-        typer.Option("--from", help="What the files are; by default their names tell."),
+        typer.Option("--from", help="What the source is; by default the names of files tell."),
     ] = None,
     partition_by: Annotated[
         str | None,
         typer.Option(
-            help='For a new table, such as "year(ts), bucket(16, id), country".',
+            help='For a new table, such as "year(ts), bucket(16, id), country". By default as the '
+            "source is partitioned.",
             show_default=False,
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be imported, and as what.")
+    ] = False,
     transaction: Annotated[
         Mode | None,
         typer.Option(help="How a new table commits: all as one (strong, the default) or weak."),
     ] = None,
     distribution: Annotated[
-        Distribution, typer.Option(help="Shuffle rows to their partitions first.")
+        Distribution, typer.Option(help="Bring the rows of a partition together first.")
     ] = Distribution.AUTO,
+    chunk_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="How much is committed at once.")
+    ] = CHUNK_BYTES,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,25 +98,45 @@ def import_(
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Bring files of any size into a table by Spark, every file once.
+    """Bring a table of another system, or files of any size, into a table; every file once.
 
-    A missing table is made. The same command again goes on after a crash, and adds nothing when
-    all is there. CSV has a header, and times without a zone are in UTC.
+    What becomes of specs and columns is shown first. A missing table is made. The same command
+    again goes on after a crash, and adds nothing when all is there. CSV has a header, and times
+    without a zone are in UTC.
     """
-    options, stores = key_values(option, "'--option'"), storage_options(storage_option)
+    given: dict[str, Any] = {
+        "format": None if format is None else format.value,
+        "options": key_values(option, "'--option'"),
+        "id": id,
+    }
+    stores, chunk_bytes = storage_options(storage_option), size_of(chunk_size, "'--chunk-size'")
+    how: dict[str, Any] = {
+        "transaction": None if transaction is None else transaction.value,
+        "chunk_size": chunk_bytes,
+        "storage_options": stores,
+    }
+    if dry_run and is_table_source(source, given["format"]):
+        # Nothing of Spark is needed to look at a table.
+        root = Location.of(uri, stores)
+        with working("planning"):
+            prepared = prepare_import(
+                source, root, partition_by, chunk_bytes=chunk_bytes or 1, **given
+            )
+        _show(prepared.plan, output)
+        return
     spark = local_spark("import")
-    from phalanx.spark import ingest
+    from phalanx.spark import import_table, plan_import
 
-    done = ingest(
-        spark,
-        source,
-        uri,
-        partition_by,
-        format=None if format is None else format.value,
-        options=options,
-        id=id,
-        distribution=distribution.value,
-        transaction=None if transaction is None else transaction.value,
-        storage_options=stores,
+    if dry_run:
+        with working("planning"):
+            plan = plan_import(spark, source, uri, partition_by, **given, **how)
+        _show(plan, output)
+        return
+    done = import_table(
+        spark, source, uri, partition_by, distribution=distribution.value, **given, **how
     )
     tell(output, str(done), done.to_dict())
+
+
+def _show(plan: ImportPlan, output: Output) -> None:
+    typer.echo(json_text.dumps(plan.to_dict(), indent=2) if output is Output.JSON else str(plan))

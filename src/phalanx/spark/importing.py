@@ -27,7 +27,7 @@ from phalanx.storage.location import Location
 from phalanx.storage.parallel import in_parallel
 from phalanx.table.chunks import CHUNK_BYTES, Brought, Chunk, bring_all
 from phalanx.table.gathering import gathered
-from phalanx.table.import_sources import is_table_source, opened_source
+from phalanx.table.import_sources import is_table_source
 from phalanx.table.importing import (
     Import,
     ImportTask,
@@ -35,6 +35,7 @@ from phalanx.table.importing import (
     UnitsWritten,
     checked_files,
     import_tasks,
+    prepare_import,
 )
 from phalanx.table.jobs import Committed
 from phalanx.table.rewriting import GroupWork
@@ -143,11 +144,16 @@ def _prepared(
     options: Mapping[str, object] | None,
     id: str | None,
 ) -> Import:
-    found = opened_source(source, format, table, options or {}, limits.storage_options)
-    if found.place == limits.location.uri:
-        raise PhalanxError(f"Cannot import {found.place} into itself. Name another place.")
-    chunk_bytes = limits.size("chunk_size") or 1
-    return Import.prepared(found, limits.location, partition_by, id, chunk_bytes)
+    return prepare_import(
+        source,
+        limits.location,
+        partition_by,
+        format=format,
+        table=table,
+        options=options,
+        id=id,
+        chunk_bytes=limits.size("chunk_size") or 1,
+    )
 
 
 def _ran(spark: SparkSession, found: Import, limits: Options, is_told: bool) -> Ingested:

@@ -96,16 +96,16 @@ def lance_source(
         location, version = Location.of(place.uri, storage_options), place.version
     else:
         location, version = Location.of(place, storage_options), None
-    try:
-        with told(f"open the Lance table {location}"):
+    with told(f"open the Lance table {location}"):
+        try:
             dataset = location.open(version)
-    except (ValueError, OSError) as error:
-        if "not found" not in str(error).lower():
-            raise
-        raise PhalanxError(
-            f"Cannot import {location}: there is no Lance table. Check the path; a table of "
-            "Phalanx is imported as 'phalanx'."
-        ) from None
+        except (ValueError, OSError) as error:
+            if "not found" not in str(error).lower():
+                raise
+            raise PhalanxError(
+                f"Cannot import {location}: there is no Lance table. Check the path; a table of "
+                "Phalanx is imported as 'phalanx'."
+            ) from None
     schema = schema_of(dataset)
     scan = LeafScan(location, int(dataset.version), schema, schema.names)
     units = tuple(_unit(piece, dataset, "") for piece in pieces(scan))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ from phalanx.table.chunks import (
     marker_prefix,
     markers_of,
 )
-from phalanx.table.import_sources import ImportSource
+from phalanx.table.import_sources import ImportSource, opened_source
 from phalanx.table.jobs import TaskFiles, WriteJob
 from phalanx.table.table import Table, create, open
 
@@ -168,6 +169,24 @@ class Import:
                 f"{counted(came, 'row')}, but the source has {expected:,}. Compare the two, and "
                 f"roll the table back to before snapshot {min(marked)}."
             )
+
+
+def prepare_import(
+    source: Any,
+    root: Location,
+    partition_by: PartitionBy | None = None,
+    *,
+    format: str | None = None,
+    table: str | None = None,
+    options: Mapping[str, object] | None = None,
+    id: str | None = None,
+    chunk_bytes: int,
+) -> Import:
+    """What would be imported of a table; nothing is written."""
+    found = opened_source(source, format, table, options or {}, root.storage_options)
+    if found.place == root.uri:
+        raise PhalanxError(f"Cannot import {found.place} into itself. Name another place.")
+    return Import.prepared(found, root, partition_by, id, chunk_bytes)
 
 
 # ── on the executors ─────────────────────────────────────────────────────────────────────────
