@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -52,12 +53,14 @@ def import_files(
     format: str | None,
     options: Mapping[str, object] | None,
     id: str | None,
+    cores: int,
     is_told: bool,
 ) -> tuple[ImportPlan, Ingested]:
     """Bring files into a table: what was planned, and what was done."""
     found = FileIngest.prepared(
         spark, source, limits, partition_by, format=format, options=options, id=id
     )
+    found = replace(found, writers=cores)
     plan = _plan(spark, found)
     if is_told:
         print(plan, file=sys.stderr)

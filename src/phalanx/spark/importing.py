@@ -113,8 +113,9 @@ def import_table(
     has and those that are committed are counted and compared.
 
     `distribution` is "auto": as few tasks as keep all cores busy, each of which writes a file for
-    every partition it has rows of; "none": tasks of the usual size; "hash": small files of a
-    partition are put together before they are committed.
+    every partition it has rows of; "none": tasks of the usual size; "hash": the rows of a
+    partition are brought together, those of files by a shuffle, those of tables by putting the
+    small files of a partition together before they are committed.
     """
     limits = _limits(uri, chunk_size, distribution, transaction, storage_options)
     if not is_table_source(source, format):
@@ -126,6 +127,7 @@ def import_table(
             format=format,
             options=options,
             id=id,
+            cores=_cores(spark),
             is_told=progress,
         )
         return Imported(plan, done)

@@ -37,6 +37,7 @@ from phalanx.table.chunks import (
     Chunk,
     bring_all,
     chunks_of,
+    few_tasks,
     is_ours,
     known_digests,
     marker_prefix,
@@ -103,6 +104,8 @@ class FileIngest:
     partition_by: PartitionBy | None
     mode: str
     id: str | None
+    # How many tasks write at once, if they are to be few; None leaves it to the files.
+    writers: int | None = None
 
     @classmethod
     def prepared(
@@ -158,7 +161,7 @@ class FileIngest:
         chunks = self.chunks(done, table.mode)
         _warn(table, found, self.mode, self.id, is_told)
 
-        how = {
+        given_how = {
             "mode": self.mode,
             "distribution": limits.choice("distribution", *DISTRIBUTIONS),
             "storage_options": limits.storage_options,
@@ -169,7 +172,10 @@ class FileIngest:
         skipped = len(set(done.values())) if before or not chunks else 0
 
         def bring(chunk: Chunk[InputFile]) -> Brought | None:
-            frame = found.frame(spark, rows, chunk.parts)
+            frame, how = found.frame(spark, rows, chunk.parts), dict(given_how)
+            if self.writers is not None and how["distribution"] == "auto":
+                frame = frame.coalesce(few_tasks(self.writers, chunk.size))
+                how["distribution"] = "none"
             with of_spark(f"ingest {found.name} into {table.uri}"):
                 return _write(frame, table, chunk, how)
 

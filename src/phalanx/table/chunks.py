@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from phalanx.planning.splits import packed
+from phalanx.storage.shuffle import BUFFER_BYTES
 from phalanx.table.table import Table
 
 CHUNK_BYTES = "2GB"
@@ -122,6 +123,14 @@ def bring_all(
             left[:0] = again(chunk)
         else:
             yield chunk, brought
+
+
+def few_tasks(cores: int, size: int) -> int:
+    """How many tasks write so many bytes, if each writes a file for every partition it meets.
+
+    As many as keep the cores busy, unless one would have to put much of its rows on disk.
+    """
+    return max(cores, -(-size // BUFFER_BYTES))
 
 
 def _cut(parts: Sequence[P], most: int) -> list[tuple[P, ...]]:

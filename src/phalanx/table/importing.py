@@ -22,11 +22,11 @@ from phalanx.planning.splits import FEWEST_BYTES, OPENING_BYTES, packed, split_s
 from phalanx.storage.failures import told
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
-from phalanx.storage.shuffle import BUFFER_BYTES
 from phalanx.table.chunks import (
     Chunk,
     chunks_of,
     digest_of,
+    few_tasks,
     marker_prefix,
     markers_of,
 )
@@ -244,8 +244,9 @@ def import_tasks(
     if is_spread:
         most = split_size(total, None)
     else:
-        # Units are not alike: the last task of a core may take half of one more.
-        most = min(max(total // cores + max(sizes, default=0) // 2, FEWEST_BYTES), BUFFER_BYTES)
+        # Units are not alike: a task may take half of one more.
+        each = total // few_tasks(cores, total) + max(sizes, default=0) // 2
+        most = max(each, FEWEST_BYTES)
     parts = packed(units, lambda unit: unit.bytes, most)
     return [
         ImportTask(number, sum(unit.bytes for unit in some), job, stored, some)
