@@ -24,7 +24,7 @@ from phalanx.model.syntax import Column
 from phalanx.model.transform import Projection, Transform
 
 # Decimals with more digits are kept in 128 bits, and hashed as text.
-_MOST_DIGITS_OF_A_LONG = 18
+MOST_DIGITS_OF_A_LONG = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def ducklake_hash(column: pa.Array) -> pa.Int32Array:
     if pt.is_unsigned_integer(kind):
         return murmur3(column.cast(pa.string()))
     if pt.is_decimal128(kind):
-        if kind.precision <= _MOST_DIGITS_OF_A_LONG:
+        if kind.precision <= MOST_DIGITS_OF_A_LONG:
             return murmur3(_unscaled(column))
         return murmur3(_decimal_text(column))
     if pt.is_nested(kind):
