@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,6 +29,8 @@ _DUCKDB_MAGIC_OFFSET = 8
 _POSTGRES_URI = re.compile(r"postgres(ql)?://")
 _POSTGRES_SETTING = re.compile(r"\b(dbname|host|hostaddr|port|user|service)\s*=")
 _ELSEWHERE = ("mysql:", "md:", "motherduck:", "quack:")
+_OPEN_HERE = "Unique file handle conflict"
+_MOST_COPIES = 5
 # The extension of DuckDB that reads a kind, as PyPI has it; its own files need none.
 _EXTENSIONS = {
     "sqlite": "duckdb_extension_sqlite_scanner",
@@ -74,23 +78,27 @@ class CatalogLocation:
         """One consistent reading of the catalog."""
         duckdb = _duckdb()
         connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-        try:
-            connection.execute("SET TimeZone = 'UTC'")
-            self._attach(connection)
-            connection.execute("BEGIN TRANSACTION")
-            yield CatalogReading(self, connection)
-        except duckdb.Error as error:
-            raise InvalidCatalog(f"Cannot read {self}: {_first_line(error)}") from None
-        finally:
-            connection.close()
+        with TemporaryDirectory(prefix="phalanx-ducklake-") as copies:
+            try:
+                connection.execute("SET TimeZone = 'UTC'")
+                self._attach(connection, copies)
+                connection.execute("BEGIN TRANSACTION")
+                yield CatalogReading(self, connection)
+            except duckdb.Error as error:
+                raise InvalidCatalog(f"Cannot read {self}: {_first_line(error)}") from None
+            finally:
+                connection.close()
 
-    def _attach(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def _attach(self, connection: duckdb.DuckDBPyConnection, copies: str) -> None:
         if self.kind in _EXTENSIONS:
             connection.execute(f"LOAD {_quoted(_extension(self.kind))}")
         option = "" if self.kind == "duckdb" else f"TYPE {self.kind}, "
         try:
             connection.execute(f"ATTACH {_quoted(self.target)} AS lake ({option}READ_ONLY)")
         except _duckdb().Error as error:
+            if self.kind == "duckdb" and _OPEN_HERE in str(error):
+                connection.execute(f"ATTACH {_quoted(_copied(self.target, copies))} AS lake")
+                return
             raise StorageFailure(
                 f"Cannot open {self}: {_without_secrets(_first_line(error))}. Check that it is "
                 "there, that nobody else has it open for writing, and that it may be read."
@@ -117,10 +125,10 @@ class CatalogReading:
         ).fetchone()
         return bool(found and found[0])
 
-    def columns(self, name: str) -> set[str]:
-        """The columns of a table of the catalog: older versions have fewer."""
+    def columns(self, name: str) -> dict[str, str]:
+        """The columns of a table of the catalog, and their types as DuckDB sees them."""
         rows = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table(name)}").fetchall()
-        return {row[0] for row in rows}
+        return {row[0]: row[1] for row in rows}
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """What a query finds, for the few rows that describe a table."""
@@ -167,6 +175,38 @@ def _kind_of_file(path: str) -> str:
     raise InvalidCatalog(
         f"Cannot open {path} as a DuckLake catalog: it is neither a DuckDB nor a SQLite file."
     )
+
+
+def _copied(path: str, folder: str) -> str:
+    """A copy of a DuckDB file that this process has open itself: DuckDB opens a file only once.
+
+    It is taken again until nobody wrote meanwhile.
+    """
+    copy = str(Path(folder) / "catalog")
+    for _ in range(_MOST_COPIES):
+        before = _state(path)
+        for suffix in ("", ".wal"):
+            Path(copy + suffix).unlink(missing_ok=True)
+            if Path(path + suffix).exists():
+                shutil.copyfile(path + suffix, copy + suffix)
+        if _state(path) == before:
+            return copy
+    raise StorageFailure(
+        f"Cannot read the catalog {path}: this process has it open, and writes to it all the time. "
+        "Detach it first."
+    )
+
+
+def _state(path: str) -> list[tuple[int, int] | None]:
+    found: list[tuple[int, int] | None] = []
+    for each in (Path(path), Path(f"{path}.wal")):
+        try:
+            stat = each.stat()
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((stat.st_size, stat.st_mtime_ns))
+    return found
 
 
 def _duckdb() -> Any:

@@ -63,8 +63,9 @@ def read_inlined(reading: CatalogReading, table: LakeTable, inlined: InlinedRows
             f"{table.name} had in schema version {inlined.schema_version}. The catalog is damaged."
         )
     selected = ", ".join(
-        f"CAST(r.{_quoted(field.name)} AS {_sql_type(columns[field.name], table, snapshot)})"
-        for field in fields
+        f"CAST({_text(name, stored[name], columns[name])} AS "
+        f"{_sql_type(columns[name], table, snapshot)}) AS {_quoted(name)}"
+        for name in (field.name for field in fields)
     )
     rows = reading.arrow(
         f"SELECT {selected} FROM {reading.table(inlined.table)} r WHERE {_standing(table)} "
@@ -110,6 +111,12 @@ def _sql_type(column: Column, table: LakeTable, snapshot: int) -> str:
             return f"MAP({types[0]}, {types[1]})"
     inside = zip(parts, types, strict=True)
     return f"STRUCT({', '.join(f'{_quoted(part.name)} {kind}' for part, kind in inside)})"
+
+
+def _text(name: str, stored: str, column: Column) -> str:
+    """A stored value; PostgreSQL keeps texts as bytes, for they may hold zeros."""
+    value = f"r.{_quoted(name)}"
+    return f"decode({value})" if stored == "BLOB" and column.type != "blob" else value
 
 
 def _quoted(name: str) -> str:
