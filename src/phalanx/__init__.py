@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from phalanx.errors import (
     CommitConflict,
     ForeignWrite,
+    InvalidCatalog,
     InvalidPredicate,
     InvalidSchema,
     InvalidSpec,
@@ -46,6 +47,7 @@ except PackageNotFoundError:
 __all__ = [
     "CommitConflict",
     "ForeignWrite",
+    "InvalidCatalog",
     "InvalidPredicate",
     "InvalidSchema",
     "InvalidSpec",

@@ -9,6 +9,7 @@
     ├── PartialWrite       some partitions have the change, others have not
     ├── NotPartitioned     the path holds no partitioned namespace
     ├── UnknownSpec        data written under a spec version that has no definition
+    ├── InvalidCatalog     another system's catalog that is damaged, too new, or no such catalog
     ├── StorageFailure     the store below failed: no permission, no space, a damaged file
     │   └── UnknownOutcome it failed in the middle of a commit, which may stand or not
     └── ForeignWrite       someone wrote to a leaf table past Phalanx
@@ -51,6 +52,10 @@ class NotPartitioned(PhalanxError):
 
 class UnknownSpec(PhalanxError):
     """Data written under a spec version that has no definition."""
+
+
+class InvalidCatalog(PhalanxError):
+    """Another system's catalog that is damaged, too new, or lacks what is asked for."""
 
 
 class StorageFailure(PhalanxError):

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from phalanx.errors import InvalidSpec
 from phalanx.model.murmur3 import is_hashable, murmur3, murmur3_multi
-from phalanx.model.transform import IDENTITY, Transform, check_positive
+from phalanx.model.transform import COLUMN, IDENTITY, Transform, check_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,13 @@ class Bucket(Transform):
 
     def sql(self, *sources: pa.DataType) -> str:
         return f"abs(murmur3(col0)) % {self.num_buckets}"
+
+    def ducklake_name(self, source: pa.DataType) -> str:
+        raise InvalidSpec(
+            f"Cannot write {self.label(COLUMN)} to a DuckLake catalog: its bucket(N) takes the low "
+            "31 bits of the hash, the format its absolute value, and the numbers differ. "
+            "Let DuckLake write the rows anew."
+        )
 
     def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         if self == coarser:

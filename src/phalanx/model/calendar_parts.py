@@ -77,11 +77,29 @@ class CalendarPart(Transform):
     def sql(self, *sources: pa.DataType) -> str:
         return f"date_part('{self.name}', col0)"
 
+    def ducklake_name(self, source: pa.DataType) -> str:
+        check_ducklake_source(self.name, source)
+        if pt.is_timestamp(source) and source.tz is not None:
+            raise InvalidSpec(
+                f"Cannot exchange the {self.name} of a column of type {source} with DuckLake: it "
+                "takes the time zone of whoever writes, the format UTC. Use a column without zone."
+            )
+        return self.name
+
     def _project_range(self, leaf: Compare, source: pa.DataType, target: Column) -> Projection:
         if self.keeps_order(source):
             return super()._project_range(leaf, source, target)
         return Projection(
             NotNull(target), False, f"{self.name} is cyclic: a range needs the coarser parts too"
+        )
+
+
+def check_ducklake_source(part: str, source: pa.DataType) -> None:
+    """Refuse a source that DuckLake's document does not name for this part."""
+    if not (pt.is_timestamp(source) or (pt.is_date(source) and part != "hour")):
+        expected = "timestamps" if part == "hour" else "dates and timestamps"
+        raise InvalidSpec(
+            f"Cannot take the {part} of a column of type {source} in DuckLake: it takes {expected}."
         )
 
 

@@ -70,6 +70,9 @@ class EpochPart(ForeignTransform):
     def _counted(self, days: _Numbers, hours: _Numbers) -> _Numbers:
         """The parts since 1970, from the day since then and the hour of the day."""
 
+    def ducklake_name(self, source: pa.DataType) -> str:
+        return self.name
+
     def nearest(self, source: pa.DataType) -> Nearest:
         names = [part.name for part in DATE_CHAIN]
         chain = DATE_CHAIN[: names.index(self._part) + 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,17 @@ from phalanx.model.arrow_json import type_from_json, type_to_json
 from phalanx.model.expression import Expression, checked, parsed
 from phalanx.model.schema import Schema
 from phalanx.model.syntax import Node
-from phalanx.model.transform import Transform
-from phalanx.model.transforms import transform_from_json
+from phalanx.model.transform import COLUMN, Transform
+from phalanx.model.transforms import transform_from_ducklake, transform_from_json
 
 _COLUMN_PREFIX = "partition_field_"
+_DUCKLAKE_COLUMNS = (
+    "partition_id",
+    "table_id",
+    "partition_key_index",
+    "column_id",
+    "transform",
+)
 _FIELD_ID = re.compile(r"[^.`\x00-\x1f]+")
 
 
@@ -195,6 +202,60 @@ class PartitionSpec:
         if not _is_id(number) or number < 1:
             raise InvalidSpec(f"Cannot use the spec id {number!r}: ids are 1, 2, 3, …")
         return cls(number, tuple(PartitionField.from_json(item) for item in obj["fields"]))
+
+    def to_ducklake_rows(self, schema: Schema, table_id: int) -> list[dict[str, Any]]:
+        """The rows of `ducklake_partition_column` that say the same; columns go by their ids.
+
+        `InvalidSpec` for a field that DuckLake has nothing like.
+        """
+        rows = []
+        for index, field in enumerate(self.fields):
+            if len(field.source_ids) != 1:
+                raise InvalidSpec(
+                    f"Cannot write {field.label(schema)} to a DuckLake catalog: a transform there "
+                    f"takes one column, not {len(field.source_ids)}."
+                )
+            (source,) = field.source_ids
+            try:
+                name = field.derivation.ducklake_name(schema.type_of(source))
+            except InvalidSpec as error:
+                path = ".".join(schema.path_of(source) or ())
+                raise InvalidSpec(str(error).replace(COLUMN, path)) from None
+            row = (self.id, table_id, index, source, name)
+            rows.append(dict(zip(_DUCKLAKE_COLUMNS, row, strict=True)))
+        return rows
+
+    @classmethod
+    def from_ducklake_rows(
+        cls, rows: Sequence[Mapping[str, Any]], schema: Schema, *, time_parts: str = "calendar"
+    ) -> PartitionSpec:
+        """The spec that means the same as rows of `ducklake_partition_column` of one partitioning.
+
+        `InvalidSpec` for what the format cannot say: buckets, parts since 1970 (which are those of
+        a catalog with `time_parts="epoch"`), and calendar parts of zoned timestamps.
+        """
+        ids = {row.get("partition_id") for row in rows}
+        if len(ids) != 1:
+            raise InvalidSpec(
+                f"Cannot read the partitioning of {sorted(map(str, ids))}: expected the rows of "
+                "exactly one partition_id."
+            )
+        fields = []
+        for row in sorted(rows, key=lambda row: row["partition_key_index"]):
+            source, text = row["column_id"], row["transform"]
+            path = schema.path_of(source)
+            if path is None:
+                raise InvalidSpec(
+                    f"Cannot partition by column {source!r} of the DuckLake catalog: the schema "
+                    f"has no such id. Its columns are {', '.join(schema.names)}."
+                )
+            if time_parts == "epoch" and text in ("year", "month", "day", "hour"):
+                text = f"epoch_{text}"
+            transform = transform_from_ducklake(text, schema.type_of(source))
+            name = path[-1] if text == "identity" else f"{path[-1]}_{text}"
+            result_type = transform.result_type(schema.type_of(source))
+            fields.append(PartitionField(name, (source,), transform, result_type))
+        return cls(ids.pop(), tuple(fields))
 
     def check(self, schema: Schema) -> None:
         """Refuse fields that do not fit the schema."""

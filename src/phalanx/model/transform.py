@@ -55,6 +55,14 @@ class Transform(ABC):
     """A function from source values to a partition value that keeps NULL, and only NULL, NULL."""
 
     name: ClassVar[str]
+    # Whether `apply` finds the values that are stored; of those of other systems some depend on
+    # what nobody recorded.
+    is_repeatable: ClassVar[bool] = True
+
+    @property
+    def calendar_part(self) -> Transform:
+        """The part of the date chain that the values are, in whatever type they are stored."""
+        return self
 
     @property
     def parameters(self) -> Mapping[str, int]:
@@ -117,6 +125,14 @@ class Transform(ABC):
         reason = "" if exact else f"the range ends within one {self.name}"
         return Projection(Compare(target, operator, value), exact, reason)
 
+    def ducklake_name(self, source: pa.DataType) -> str:
+        """How DuckLake's catalogs write it; `InvalidSpec` where they have nothing that means it."""
+        raise InvalidSpec(
+            f"Cannot write {self.label(COLUMN)} to a DuckLake catalog: it has no such transform, "
+            "only identity, year, month, day, hour, and buckets of another hash. Partition by one "
+            "of these."
+        )
+
     def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         """What turns this transform's values into the coarser one's; None where nothing does."""
         return IDENTITY if self == coarser else None
@@ -176,6 +192,9 @@ class Identity(Transform):
 
     def keeps_order(self, source: pa.DataType) -> bool:
         return True
+
+    def ducklake_name(self, source: pa.DataType) -> str:
+        return self.name
 
     def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
         if not pt.is_floating(source) or isinstance(leaf, IsNull | NotNull):

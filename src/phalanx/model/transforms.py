@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
+
 from phalanx.errors import InvalidSpec
 from phalanx.model.buckets import Bucket, MultiBucket
 from phalanx.model.calendar_parts import DATE_CHAIN
@@ -32,6 +34,22 @@ def transform_from_json(obj: object) -> Transform:
         return transform
     make, parameter = _WITH_PARAMETER[kind]
     return make(obj[parameter])
+
+
+def transform_from_ducklake(text: str, source: pa.DataType) -> Transform:
+    """The transform of the format that means what a DuckLake catalog says of a column.
+
+    `InvalidSpec` where there is none: its buckets and parts since 1970 have other values.
+    """
+    transform = _WITHOUT_PARAMETERS.get(text)
+    if transform is not None:
+        transform.ducklake_name(source)
+        return transform
+    raise InvalidSpec(
+        f"Cannot read DuckLake's transform {text!r} as one of the format: expected "
+        f"{', '.join(_WITHOUT_PARAMETERS)}. Others have other values there; "
+        "phalanx.ducklake.open plans by them, and an import spreads the rows anew."
+    )
 
 
 _WITHOUT_PARAMETERS: dict[str, Transform] = {

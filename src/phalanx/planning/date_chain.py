@@ -23,7 +23,7 @@ def chain_of(path: Path, fields: Sequence[BoundField]) -> tuple[BoundField, ...]
 
     A year alone is a chain of one.
     """
-    by_part = {field.derivation: field for field in fields if field.sources == (path,)}
+    by_part = {each.derivation.calendar_part: each for each in fields if each.sources == (path,)}
     chain: list[BoundField] = []
     for part in DATE_CHAIN:
         if part not in by_part:

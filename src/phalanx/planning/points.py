@@ -87,7 +87,9 @@ def project_points(
     covered = [
         field
         for field in fields
-        if field.sources and all(path is not None and path in points for path in field.sources)
+        if field.derivation.is_repeatable
+        and field.sources
+        and all(path is not None and path in points for path in field.sources)
     ]
     for group in _sharing_sources(covered):
         try:

@@ -159,7 +159,10 @@ def _project_conjunction(
             ranges.setdefault(path, []).append(leaf)
         for field in fields:
             if path in field.sources and (
-                all(source in points.settled for source in field.sources)
+                (
+                    field.derivation.is_repeatable
+                    and all(source in points.settled for source in field.sources)
+                )
                 or _is_in_chain(leaf, field, fields)
             ):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -92,6 +93,20 @@ class RewriteOptions:
             "min_file_size_bytes": self.smallest,
             "max_file_size_bytes": self.largest,
         }
+
+
+def rewrite_options(where: str | None, given: Mapping[str, Any]) -> RewriteOptions:
+    """The options by their names, of which no others are known."""
+    known = RewriteOptions.__dataclass_fields__
+    for name in given:
+        if name not in known:
+            raise PhalanxError(
+                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. Expected "
+                f"one of {', '.join(sorted(known))}."
+            )
+    if where is not None and given.get("partition_filter") is not None:
+        raise PhalanxError("Cannot rewrite with both where and partition_filter: they are one.")
+    return RewriteOptions(**{"partition_filter": where, **given})
 
 
 # The least that a number may be.

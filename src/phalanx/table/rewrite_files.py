@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
-from phalanx.errors import PhalanxError
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.rewrite import (
     MultiSpecPartitionFilter,
@@ -35,20 +34,6 @@ class FileLeaf:
     location: Location
     version: int
     fragments: tuple[FragmentMetadata, ...]
-
-
-def rewrite_options(where: str | None, given: Mapping[str, Any]) -> RewriteOptions:
-    """The options by their names, of which no others are known."""
-    known = RewriteOptions.__dataclass_fields__
-    for name in given:
-        if name not in known:
-            raise PhalanxError(
-                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. Expected "
-                f"one of {', '.join(sorted(known))}."
-            )
-    if where is not None and given.get("partition_filter") is not None:
-        raise PhalanxError("Cannot rewrite with both where and partition_filter: they are one.")
-    return RewriteOptions(**{"partition_filter": where, **given})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from phalanx.model.partition_key import PartitionKey
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.rewrite import RewritePlan
+from phalanx.planning.rewrite_options import rewrite_options
 from phalanx.planning.scan import ScanPlan
 from phalanx.storage import creation
 from phalanx.storage.failures import told
@@ -44,7 +45,7 @@ from phalanx.table.health_limits import health_limits
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
-from phalanx.table.rewrite_files import planned, rewrite_options
+from phalanx.table.rewrite_files import planned
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone

@@ -1,0 +1,237 @@
+"""The plan of a scan of a DuckLake table: which files to read, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phalanx.foreign.ducklake_catalog import LakeTable, check_snapshot
+from phalanx.foreign.ducklake_files import (
+    BYTES,
+    PATH,
+    ROWS,
+    count_files,
+    read_bounds,
+    read_deletes,
+    read_files,
+)
+from phalanx.foreign.ducklake_files import FILE_ID as _FILE_ID
+from phalanx.foreign.ducklake_inlined import InlinedRows, count_inlined
+from phalanx.model.binding import bind
+from phalanx.model.partition_key import PartitionKey, json_value, plain_values
+from phalanx.model.predicate import FALSE, TRUE
+from phalanx.model.rendering import summary, to_datafusion
+from phalanx.planning.file_bounds import may_match
+from phalanx.planning.projection import Reason, SpecProjection
+from phalanx.planning.pruning import Pruning, prune
+from phalanx.planning.residual import may_hold
+from phalanx.planning.rewrite_plan import DeleteFile
+from phalanx.planning.scan import counted, readable
+
+_DELETES = ".deletes"
+_FILE_COLUMNS = (_FILE_ID, PATH, ROWS, BYTES, _DELETES)
+
+
+class PlannedFile(NamedTuple):
+    """A data file to read: its partition, the delete files that apply, and what is left to filter.
+
+    `rows` are those that were written, deleted ones included.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    key: PartitionKey
+    deletes: tuple[DeleteFile, ...] = ()
+    residual: str | None = None
+
+    @property
+    def spec_id(self) -> int:
+        """The partitioning that it was written under."""
+        return self.key.spec_id
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The partition values, one for each field of its spec."""
+        return self.key.values
+
+
+@dataclass(frozen=True, eq=False)
+class DuckLakePlan:
+    """The data files that a predicate needs, of all partitionings; kept as columns.
+
+    `outside` counts, for each spec, the files that the bounds of their columns rule out. Rows that
+    still stand in the catalog are always read: `inlined` says how many there are.
+    """
+
+    table: str
+    snapshot: int
+    pruning: Pruning
+    labels: Mapping[int, str]
+    kept: Mapping[int, pa.Table]
+    totals: Mapping[int, int]
+    outside: Mapping[int, int]
+    inlined: tuple[InlinedRows, ...]
+
+    @cached_property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """The planned files, spec by spec, in the order in which they were written."""
+        return tuple(self._files())
+
+    def _files(self) -> Iterator[PlannedFile]:
+        for spec in self.pruning.specs:
+            table = self.kept[spec.spec_id]
+            residual = None if spec.residual == TRUE else to_datafusion(spec.residual)
+            paths, sizes, rows = (table.column(name).to_pylist() for name in (PATH, BYTES, ROWS))
+            keys = [plain_values(column) for column in table.columns[len(_FILE_COLUMNS) :]]
+            values = zip(*keys, strict=True) if keys else iter([()] * len(paths))
+            deletes = _deletes_of(table.column(_DELETES))
+            for path, size, count, value, own in zip(
+                paths, sizes, rows, values, deletes, strict=True
+            ):
+                key = PartitionKey(spec.spec_id, value)
+                yield PlannedFile(path, size, count, key, own, residual)
+
+    @property
+    def planned_files(self) -> int:
+        """How many files are to be read."""
+        return sum(table.num_rows for table in self.kept.values())
+
+    @property
+    def total_files(self) -> int:
+        """How many files the table has at the snapshot."""
+        return sum(self.totals.values())
+
+    @property
+    def planned_bytes(self) -> int:
+        """How many bytes the planned files have."""
+        return sum(_sum(table.column(BYTES)) for table in self.kept.values())
+
+    @property
+    def fail_open(self) -> tuple[Reason, ...]:
+        """The conditions on partition sources that could not prune by partition values."""
+        return tuple(reason for spec in self.pruning.specs for reason in spec.fail_open)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it."""
+        return {
+            "table": self.table,
+            "snapshot": self.snapshot,
+            "where": summary(self.pruning.predicate),
+            "planned_files": self.planned_files,
+            "total_files": self.total_files,
+            "planned_bytes": self.planned_bytes,
+            "inlined": [{"table": each.table, "rows": each.rows} for each in self.inlined],
+            "specs": [self._spec_dict(spec) for spec in self.pruning.specs],
+            "fail_open": [reason.condition for reason in self.fail_open],
+            "files": [self._file_dict(file) for file in self.files],
+        }
+
+    def _spec_dict(self, spec: SpecProjection) -> dict[str, Any]:
+        return {
+            "spec_id": spec.spec_id,
+            "partition_by": self.labels[spec.spec_id],
+            "planned_files": self.kept[spec.spec_id].num_rows,
+            "total_files": self.totals.get(spec.spec_id, 0),
+            "outside_bounds": self.outside[spec.spec_id],
+            "filter": summary(spec.filter),
+            "residual": None if spec.residual == TRUE else summary(spec.residual),
+            "conditions": [
+                {
+                    "condition": reason.condition,
+                    "pushed": reason.pushed,
+                    "stays_for_the_scan": not reason.exact,
+                    "why": reason.why or None,
+                }
+                for reason in spec.reasons
+            ],
+        }
+
+    def _file_dict(self, file: PlannedFile) -> dict[str, Any]:
+        names = self.kept[file.spec_id].column_names[len(_FILE_COLUMNS) :]
+        return {
+            "path": file.path,
+            "bytes": file.bytes,
+            "rows": file.rows,
+            "spec_id": file.spec_id,
+            "values": {
+                name: json_value(value) for name, value in zip(names, file.values, strict=True)
+            },
+            "deletes": [
+                {"path": each.path, "bytes": each.bytes, "rows": each.rows} for each in file.deletes
+            ],
+            "residual": file.residual,
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"where {summary(self.pruning.predicate)}",
+            f"reads {self.planned_files:,} of {counted(self.total_files, 'file')}, "
+            f"{readable(self.planned_bytes)}",
+        ]
+        if self.inlined:
+            rows = sum(each.rows for each in self.inlined)
+            lines.append(f"and {counted(rows, 'row')} that still stand in the catalog")
+        for spec in self.pruning.specs:
+            total = self.totals.get(spec.spec_id, 0)
+            lines += [
+                "",
+                f"spec {spec.spec_id} by {self.labels[spec.spec_id] or 'nothing'}: reads "
+                f"{self.kept[spec.spec_id].num_rows:,} of {counted(total, 'file')}",
+            ]
+            if outside := self.outside[spec.spec_id]:
+                lines.append(f"  {counted(outside, 'file')} more left out by the bounds of columns")
+            for reason in spec.reasons:
+                lines.append(f"  {reason.condition}")
+                lines.append(f"    prunes by {reason.pushed or 'nothing, taken by itself'}")
+                if not reason.exact:
+                    lines.append(f"    stays for the scan: {reason.why}")
+        return "\n".join(lines)
+
+
+def plan_scan(table: LakeTable, where: str | None) -> DuckLakePlan:
+    """Which files can hold a row that matches, at the snapshot that the table was opened at."""
+    schema, specs = table.columns.schema, table.partitionings.specs
+    predicate = TRUE if where is None else bind(where, schema)
+    pruning = prune(predicate, specs, schema)
+    with table.location.reading() as reading:
+        check_snapshot(reading, table)
+        totals = count_files(reading, table)
+        deletes = read_deletes(reading, table)
+        kept: dict[int, pa.Table] = {}
+        outside: dict[int, int] = {}
+        for projection in pruning.specs:
+            spec = specs[projection.spec_id]
+            if projection.filter == FALSE or not totals.get(spec.id):
+                files = read_files(reading, table, spec, FALSE)
+            else:
+                files = read_files(reading, table, spec, projection.filter)
+            held = may_hold(projection.filter, spec, files, files.num_rows)
+            files = files if held.all() else files.filter(pa.array(held))
+            before = files.num_rows
+            if before and projection.residual != TRUE:
+                bounds = read_bounds(reading, table, files, projection.residual)
+                matching = may_match(projection.residual, bounds, before)
+                files = files if matching.all() else files.filter(pa.array(matching))
+            outside[spec.id] = before - files.num_rows
+            lists = deletes.of(files.column(_FILE_ID))
+            kept[spec.id] = files.add_column(len(_FILE_COLUMNS) - 1, _DELETES, lists)
+        inlined = count_inlined(reading, table)
+    labels = {spec_id: spec.label(schema) for spec_id, spec in specs.items()}
+    return DuckLakePlan(
+        table.name, table.snapshot, pruning, labels, kept, totals, outside, inlined
+    )
+
+
+def _deletes_of(lists: pa.ChunkedArray) -> Iterator[tuple[DeleteFile, ...]]:
+    for each in lists.to_pylist():
+        yield tuple(DeleteFile(**delete) for delete in each) if each else ()
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(column, min_count=0).as_py())
