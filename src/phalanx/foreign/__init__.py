@@ -1,1 +1,1 @@
-"""Tables of other systems: their catalogs are read, never written, and planned by their own rules."""
+"""Tables of other systems: their catalogs are read and planned by their own rules."""

@@ -1,0 +1,42 @@
+"""Iceberg tables, through pyiceberg: what to read of them, what to rewrite, and the rewrite itself.
+
+>>> lake = phalanx.iceberg.open(catalog.load_table("sales.orders"))
+>>> print(lake.plan("order_id = 42"))
+>>> lake.rewrite(lake.plan_rewrite("ts >= '2026-01-01'"))
+"""
+
+from __future__ import annotations
+
+try:
+    from pyiceberg.table import Table
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "phalanx.iceberg needs pyiceberg: install phalanx-lance[iceberg]."
+    ) from missing
+
+from phalanx.errors import PhalanxError, shown
+from phalanx.foreign.iceberg_deletes import IcebergDelete
+from phalanx.foreign.iceberg_plan import IcebergFile, IcebergPlan
+from phalanx.foreign.iceberg_rewrite import IcebergRewritten
+from phalanx.foreign.iceberg_rows import IcebergUnit
+from phalanx.foreign.iceberg_table import IcebergTable
+
+__all__ = [
+    "IcebergDelete",
+    "IcebergFile",
+    "IcebergPlan",
+    "IcebergRewritten",
+    "IcebergTable",
+    "IcebergUnit",
+    "open",
+]
+
+
+def open(table: Table, snapshot: int | str | None = None) -> IcebergTable:
+    """The table at its current snapshot, or at one by its id, or by the name of a branch or tag."""
+    if not isinstance(table, Table):
+        raise PhalanxError(
+            f"Cannot open {shown(table)}: expected a table of pyiceberg, such as "
+            "catalog.load_table('sales.orders')."
+        )
+    return IcebergTable(table, snapshot)
