@@ -44,7 +44,7 @@ from phalanx.table.arrivals import Statement
 from phalanx.table.findings import Health
 from phalanx.table.health import health
 from phalanx.table.health_limits import health_limits
-from phalanx.table.hive_upgrade import UpgradePlan, plan_upgrade, upgrade
+from phalanx.table.hive_upgrade import UpgradePlan, finish_upgrade, plan_upgrade, upgrade
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
@@ -373,6 +373,7 @@ class Table:
         """
         found = self._refreshed()
         if not isinstance(found, HiveRoot):
+            finish_upgrade(self._writable().root)
             raise PhalanxError(f"Cannot upgrade {self.uri}: it has the newest format already.")
         plan = plan_upgrade(found)
         if not dry_run:
