@@ -149,7 +149,7 @@ def _bulk(root: Path, partitions: int) -> None:
     """A namespace with so many partitions, of which only the manifest is made."""
     schema = pa.schema([("day", pa.date32()), ("amount", pa.float64())])
     phalanx.create(root, schema, "day")
-    manifest = phalanx.open(root)._refreshed()
+    manifest = phalanx.open(root)._namespace()
     first = (_FIRST_DAY - date(1970, 1, 1)).days
     days = pa.array(np.arange(first, first + partitions, dtype=np.int32)).cast(pa.date32())
     keys = key_columns(1, pa.table({"day": days}), partitions)

@@ -103,7 +103,7 @@ def _bulk(root: Path, partitions: int) -> phalanx.Table:
     """A table of so many partitions, as one transaction leaves its manifest; one has a leaf."""
     rows = few_rows(0)
     table = phalanx.create(root, rows.schema, "tenant", transaction="strong")
-    manifest, newest = strong.begin(table._refreshed())
+    manifest, newest = strong.begin(table._namespace())
     tenants = pa.array(np.arange(1, partitions, dtype=np.int32))
     keys = key_columns(1, pa.table({"tenant": tenants}), partitions - 1)
     new = new_partitions(manifest, keys, leaf_directory)

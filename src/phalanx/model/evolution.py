@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from phalanx.errors import InvalidSchema, InvalidSpec
 from phalanx.model.expression import checked
+from phalanx.model.hive_functions import HiveHash
 from phalanx.model.partition_by import (
     CustomExpression,
     PartitionBy,
@@ -87,7 +88,12 @@ def _field(
         ) from None
     types = [schema.type_of(source) for source in source_ids]
     names = [".".join(schema.path_of(source) or ()) for source in source_ids]
-    derivation, result_type = _derived(term, names, types)
+    derivation, result_type = derived(term, names, types)
+    if isinstance(derivation, HiveHash):
+        raise InvalidSpec(
+            f"Cannot partition by hash of {names[0]!r}: only the hive layout has it. Use "
+            "bucket, or create the table with layout='hive'."
+        )
     field_id = "unnamed" if term.field_id is None else term.field_id
     field = PartitionField(field_id, source_ids, derivation, result_type)
     if term.field_id is None:
@@ -95,7 +101,7 @@ def _field(
     return field
 
 
-def _derived(
+def derived(
     term: PartitionTerm, names: list[str], types: list[pa.DataType]
 ) -> tuple[Transform, pa.DataType]:
     """What the term derives, and its type; a misfit is told with the name of the column."""

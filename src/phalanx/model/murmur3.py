@@ -87,7 +87,7 @@ def murmur3_multi(*arrays: pa.Array | pa.ChunkedArray) -> pa.Int32Array:
     nothing = pa.scalar(b"", pa.large_binary())
     hashed = [pa.array([], pa.int32())]
     for batch in table.to_batches(max_chunksize=_JOINED_BATCH if len(arrays) > 1 else _BATCH):
-        columns = [_bytes(column) for column in batch.columns]
+        columns = [hashed_bytes(column) for column in batch.columns]
         joined = columns[0]
         if len(columns) > 1:
             # "skip" would drop the rows that are all NULL
@@ -148,10 +148,10 @@ def _float64_bits(values: npt.NDArray[np.floating[Any]]) -> _Int64s:
     return bits
 
 
-def _bytes(array: pa.Array) -> pa.LargeBinaryArray:
+def hashed_bytes(array: pa.Array) -> pa.LargeBinaryArray:
     """The bytes to hash for each value."""
     if pa.types.is_dictionary(array.type):
-        return _bytes(array.dictionary).take(array.indices)
+        return hashed_bytes(array.dictionary).take(array.indices)
     if pa.types.is_decimal(array.type):
         encoded = _decimal_bytes(array)
     elif _is_hashed_as_int64(array.type):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from phalanx.errors import InvalidSpec, shown
 from phalanx.model.buckets import Bucket, MultiBucket
 from phalanx.model.calendar_parts import Day, Hour, Month, Year
+from phalanx.model.hive_functions import HiveHash
 from phalanx.model.transform import IDENTITY, Transform
 from phalanx.model.truncate import Truncate
 
@@ -76,6 +77,11 @@ def truncate(column: str, width: int, *, field_id: str | None = None) -> Partiti
     return PartitionTerm(Truncate(width), (column,), field_id)
 
 
+def hash(column: str, *, field_id: str | None = None) -> PartitionTerm:
+    """The hash of the value, of any type, as text; only in the hive layout."""
+    return PartitionTerm(HiveHash(), (column,), field_id)
+
+
 def expression(
     sql: str, columns: Sequence[str], result_type: pa.DataType, *, field_id: str | None = None
 ) -> PartitionTerm:
@@ -114,7 +120,8 @@ def partition_terms(partition_by: PartitionBy) -> tuple[PartitionTerm, ...]:
         else:
             raise InvalidSpec(
                 f"Cannot partition by {item!r}: expected a column name or one of "
-                "identity, year, month, day, hour, bucket, multi_bucket, truncate, expression."
+                "identity, year, month, day, hour, bucket, multi_bucket, truncate, expression, and "
+                "hash in the hive layout."
             )
     return tuple(terms)
 
@@ -123,7 +130,10 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*|"(?:[^"]|"")+"|`(?:[^`]|``)+`)"""
     r"""|(?P<number>\d+)|(?P<mark>[(),]))""",
 )
-_CALENDAR = {"identity": identity, "year": year, "month": month, "day": day, "hour": hour}
+_CALENDAR = {
+    **{"identity": identity, "year": year, "month": month, "day": day, "hour": hour},
+    "hash": hash,
+}
 _NUMBERED = {"bucket": bucket, "truncate": truncate}
 
 

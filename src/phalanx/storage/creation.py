@@ -29,6 +29,12 @@ _FIXED_COLUMNS = [
 
 def create(root: Location, properties: Properties) -> Manifest:
     """A new namespace without partitions: all of it appears at once, or nothing does."""
+    put_in_place(root, staged_manifest(root, properties))
+    return Manifest.open(root)
+
+
+def staged_manifest(root: Location, properties: Properties) -> lance.LanceDataset:
+    """A manifest without partitions, in memory."""
     fields = [field for spec in properties.specs.values() for field in spec.fields]
     schema = pa.schema([*_FIXED_COLUMNS, *map(column_of, fields)])
     rows = plain_rows([(spec_namespace(number), "namespace", None) for number in properties.specs])
@@ -46,6 +52,11 @@ def create(root: Location, properties: Properties) -> Manifest:
         raise PhalanxError(
             f"Cannot create {root}: Lance refuses its manifest: {plain_reason(error)}"
         ) from None
+    return staged
+
+
+def put_in_place(root: Location, staged: lance.LanceDataset) -> None:
+    """Make a staged manifest that of a root which has none."""
     where = root.child(DIRECTORY)
     try:
         staged.deep_clone(where.uri, staged.version, storage_options=root.storage_options)
@@ -57,7 +68,6 @@ def create(root: Location, properties: Properties) -> Manifest:
             ) from None
         raise StorageFailure(f"Cannot create {root}: {plain_reason(error)}") from None
     reach(Step.MANIFEST_CREATED)
-    return Manifest.open(root)
 
 
 def _exists(where: Location) -> bool:

@@ -58,11 +58,11 @@ class Folder:
     def __init__(self, location: Location) -> None:
         self.location = location
         self.is_local = location.is_local
-        self._store = _store(location)
+        self._store = store_of(location)
 
     def files(self) -> list[StoredFile]:
         """Every file, at any depth: one listing, whatever the number of folders."""
-        with _told(f"list the files of {self.location}"):
+        with telling(f"list the files of {self.location}"):
             return [
                 StoredFile(found["path"], found["size"], found["last_modified"])
                 for chunk in self._store.list(chunk_size=_LISTED_AT_ONCE)
@@ -72,7 +72,7 @@ class Folder:
     def delete(self, paths: Sequence[str]) -> None:
         """Delete files; those that are gone already are none the worse."""
         batches = [paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH)]
-        with _told(f"delete files of {self.location}"):
+        with telling(f"delete files of {self.location}"):
             in_parallel(self._delete, batches)
 
     def _delete(self, paths: Sequence[str]) -> None:
@@ -95,9 +95,10 @@ class Folder:
                     os.rmdir(path)
 
 
-def _store(location: Location) -> Any:
+def store_of(location: Location) -> Any:
+    """The store below a location, whose paths are those of its files as they are."""
     if not SCHEME.match(location.uri):
-        with _told(f"open {location}"):
+        with telling(f"open {location}"):
             return LocalStore(location.uri)
     options = location.storage_options or {}
     client = {key: text for key, text in options.items() if key.lower() in _OF_THE_CLIENT}
@@ -106,14 +107,15 @@ def _store(location: Location) -> Any:
         for key, text in options.items()
         if key not in client and not key.lower().startswith(_OF_LANCE)
     }
-    with _told(f"open {location}"):
+    with telling(f"open {location}"):
         if location.is_local:
             return from_url(location.uri)
         return from_url(location.uri, config=config, client_options=client)  # type: ignore[call-overload]
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def telling(what: str) -> Iterator[None]:
+    """Errors of the store become one message that says what could not be done."""
     try:
         yield
     except PhalanxError:

@@ -52,7 +52,7 @@ def _messages(schema: LanceSchema) -> list[bytes]:
 
 def ids_of(dataset: lance.LanceDataset) -> tuple[int, ...]:
     """The ids of all fields of a Lance table, in Lance's order."""
-    return tuple(_ids(dataset.lance_schema.fields()))
+    return tuple(all_ids(dataset.lance_schema.fields()))
 
 
 def schema_of(dataset: lance.LanceDataset) -> Schema:
@@ -82,10 +82,11 @@ def _parents(fields: Iterable[Any]) -> list[int]:
     return parents
 
 
-def _ids(fields: Iterable[Any]) -> Iterator[int]:
+def all_ids(fields: Iterable[Any]) -> Iterator[int]:
+    """The ids of Lance's fields, and of all inside them."""
     for field in fields:
         yield field.id()
-        yield from _ids(field.children())
+        yield from all_ids(field.children())
 
 
 def _varint(number: int) -> bytes:

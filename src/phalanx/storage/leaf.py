@@ -14,20 +14,21 @@ import pyarrow.types as pt
 from lance import LanceDataset, LanceOperation
 from lance.fragment import FragmentMetadata, write_fragments
 
-from phalanx.errors import CommitConflict, InvalidSchema
+from phalanx.errors import InvalidSchema
 from phalanx.model import arrow_json
 from phalanx.model.evaluation import matches
 from phalanx.model.field_ids import columns_of, walk
 from phalanx.model.predicate import TRUE, Predicate
-from phalanx.model.rendering import for_lance, to_lance
+from phalanx.model.rendering import to_lance
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.lance_schema import ids_of, lance_schema
+from phalanx.storage.leaf_listing import LeafShape
 from phalanx.storage.location import Location
+from phalanx.storage.path_values import PathValues, for_leaf
 from phalanx.storage.races import until_won
 from phalanx.storage.reading import columns_read
-from phalanx.storage.reconcile import align
 from phalanx.storage.steps import Step, reach
 
 ROWS_PER_FILE = 1 << 20
@@ -155,22 +156,16 @@ class Prepared:
     found: Change
 
 
-def prepare(
-    location: Location,
-    schema: Schema,
-    check_current: Callable[[], None],
-    deletion: Deletion | None,
-) -> Prepared:
+def prepare(location: Location, shape: LeafShape, deletion: Deletion | None) -> Prepared:
     """Find the rows to remove from the newest version; nothing is committed."""
-    dataset = align(location, schema, check_current)
+    dataset = shape.opened(location)
     return Prepared(dataset, Change() if deletion is None else deletion(dataset))
 
 
 def commit(
     location: Location,
     fragments: Iterable[FragmentMetadata],
-    schema: Schema,
-    check_current: Callable[[], None],
+    shape: LeafShape,
     deletion: Deletion | None,
     prepared: Prepared,
 ) -> int:
@@ -185,13 +180,14 @@ def commit(
     def attempt() -> int:
         nonlocal overtaken, ready
         if ready is None and not new:
-            ready = prepare(location, schema, check_current, deletion)
+            ready = prepare(location, shape, deletion)
         if ready is None:
             # Files that are written fit the leaf as it was: it must not be changed for them.
             dataset = location.open_leaf()
-            check_ids(dataset, schema, location)
             ready = Prepared(dataset, Change() if deletion is None else deletion(dataset))
         dataset, found, ready = ready.dataset, ready.found, None
+        if new:
+            shape.check(dataset, new, location)
         change = Change(new, found.updated, found.removed)
         if not change.is_nothing:
             committed = LanceDataset.commit(
@@ -246,22 +242,18 @@ def _remove_others(
     return until_won(attempt)
 
 
-def check_ids(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
-    """Refuse files written under a schema that the leaf no longer has."""
-    if not dataset.schema.equals(plain_schema(schema)) or ids_of(dataset) != schema.ids:
-        raise CommitConflict(
-            f"Cannot write to {location}: the table's schema was changed meanwhile. "
-            "Open the table anew, and write again."
-        )
-
-
-def deletion(dataset: lance.LanceDataset, predicate: Predicate, schema: Schema) -> Change:
+def deletion(
+    dataset: lance.LanceDataset,
+    predicate: Predicate,
+    schema: Schema,
+    path: PathValues | None = None,
+) -> Change:
     """What removes the rows that match; deletion files are written, nothing is committed."""
     fragments = dataset.get_fragments()
     if predicate == TRUE:
         removed = tuple(fragment.fragment_id for fragment in fragments)
         return Change(removed=removed, rows_removed=dataset.count_rows())
-    addresses = _addresses(dataset, predicate, schema)
+    addresses = _addresses(dataset, predicate, schema, path)
     return deletion_by_address(dataset, addresses)
 
 
@@ -284,17 +276,21 @@ def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> C
     return Change((), tuple(updated), tuple(removed), len(addresses))
 
 
-def _addresses(dataset: lance.LanceDataset, predicate: Predicate, schema: Schema) -> np.ndarray:
+def _addresses(
+    dataset: lance.LanceDataset, predicate: Predicate, schema: Schema, path: PathValues | None
+) -> np.ndarray:
     """The addresses of the rows that match."""
-    inner, rest = for_lance(predicate)
+    inner, rest = for_leaf(predicate, path)
+    read = columns_read(rest, schema)
+    stored = read if path is None else [name for name in read if name not in path.values]
     scanner = dataset.scanner(
-        columns=columns_read(rest, schema),
+        columns=stored,
         filter=None if inner == TRUE else to_lance(inner),
         with_row_address=True,
         scan_in_order=True,
     )
-    found = [
-        batch.column("_rowaddr").filter(matches(rest, batch)).to_numpy()
-        for batch in scanner.to_batches()
-    ]
+    found = []
+    for batch in scanner.to_batches():
+        rows = batch if path is None else path.restored(batch, [*read, "_rowaddr"])
+        found.append(rows.column("_rowaddr").filter(matches(rest, rows)).to_numpy())
     return np.concatenate([np.empty(0, np.uint64), *found])

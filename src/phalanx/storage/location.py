@@ -24,6 +24,8 @@ class Location:
 
     uri: str
     storage_options: dict[str, str] | None = field(default=None, hash=False)
+    # Whether tables come and go under the paths below: no cache may know them by these.
+    has_reused_paths: bool = False
 
     @classmethod
     def of(
@@ -60,7 +62,7 @@ class Location:
             self.uri,
             version=version,
             storage_options=self.storage_options,
-            session=session() if cache is None else cache,
+            session=self._cache if cache is None else cache,
         )
 
     def open_leaf(self, version: int | None = None) -> lance.LanceDataset:
@@ -71,11 +73,20 @@ class Location:
             if "not found" not in str(error):
                 raise
             which = "" if version is None else f" in version {version}"
+            if self.has_reused_paths:
+                raise PhalanxError(
+                    f"The partition at {self} is not there any more{which}: something removed it "
+                    "while it was read. Try again."
+                ) from None
             raise PhalanxError(
                 f"The partition at {self} is in the manifest, but not there{which}: vacuum removed "
                 "the snapshot that is read, or something removed files past Phalanx. Read a newer "
                 "snapshot, or restore the partition from a copy."
             ) from None
+
+    @property
+    def _cache(self) -> Any:
+        return new_cache() if self.has_reused_paths else session()
 
     @property
     def is_local(self) -> bool:

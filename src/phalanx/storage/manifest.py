@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import lance
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,17 +21,17 @@ from phalanx.errors import (
     StorageFailure,
     UnknownSpec,
 )
-from phalanx.model.grouping import positions
-from phalanx.model.partition_key import key_columns
 from phalanx.planning.pruning import Pruning
-from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION, ROW_ADDRESS
+from phalanx.planning.scan import OBJECT_ID, READ_VERSION, ROW_ADDRESS
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.known_leaves import KnownLeaves
+from phalanx.storage.leaf_listing import LeafListing, LeafShape
 from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.properties import MODE, Properties, properties_of
+from phalanx.storage.reconcile import AlignedLeaves
 
 DIRECTORY = "__manifest"
 # Up to here reading all rows costs no more than having Lance filter them.
@@ -53,8 +51,10 @@ class _Shared:
     cache: Any = field(default_factory=new_cache)
 
 
-class Manifest:
+class Manifest(LeafListing):
     """One version of a namespace's manifest."""
+
+    layout = "namespace"
 
     def __init__(
         self,
@@ -122,6 +122,11 @@ class Manifest:
                 "meanwhile. Look at the table as it is now, and write again."
             )
 
+    @property
+    def shape(self) -> LeafShape:
+        """Leaves that hold all columns, under the namespace's field ids."""
+        return AlignedLeaves(self.properties.schema, self.check_current)
+
     def _properties(self) -> Properties:
         metadata = self.dataset.metadata
         found = properties_of(metadata, self.root.uri)
@@ -159,27 +164,6 @@ class Manifest:
                 self._leaves[each.spec_id], each.filter, self.properties.specs[each.spec_id]
             )
             for each in pruning.specs
-        }
-
-    def leaves_named(self, names: Iterable[str]) -> pa.Table:
-        """The leaves of any spec with these object ids: the `LEAF_COLUMNS` of those there are."""
-        wanted = pa.array(names, pa.string())
-        return pa.concat_tables(
-            leaves.select(LEAF_COLUMNS).filter(pc.is_in(leaves.column(OBJECT_ID), wanted))
-            for leaves in self.leaves().values()
-        )
-
-    def versions(self, names: Iterable[str] | None = None) -> dict[str, int | None]:
-        """The versions to read of these leaves (all), by object id."""
-        leaves = list(self.leaves().values()) if names is None else [self.leaves_named(names)]
-        return {
-            name: version
-            for each in leaves
-            for name, version in zip(
-                each.column(OBJECT_ID).to_pylist(),
-                each.column(READ_VERSION).to_pylist(),
-                strict=True,
-            )
         }
 
     def with_staged(self, versions: Mapping[str, int], added: pa.Table | None = None) -> Manifest:
@@ -328,22 +312,6 @@ class Manifest:
                 f"one of {', '.join(map(spec_namespace, self.properties.specs))}. It was written "
                 "by something else, or its properties were lost. Restore the property."
             )
-
-    # ── partition keys ───────────────────────────────────────────────────────────────────────
-
-    def missing(self, keys: pa.Table) -> pa.Table:
-        """The partition keys, all of the newest spec, that no leaf table has."""
-        return keys.filter(pa.array(self.places(keys) < 0))
-
-    def places(self, keys: pa.Table, spec_id: int | None = None) -> npt.NDArray[np.int64]:
-        """For each partition key of a spec (the newest) its row among the leaves; else −1."""
-        number = self.properties.spec.id if spec_id is None else spec_id
-        return positions(keys, self.keys_of_leaves(number, self.leaves()[number]))
-
-    def keys_of_leaves(self, spec_id: int, leaves: pa.Table) -> pa.Table:
-        """The partition keys of a spec's leaves."""
-        names = [field.field_id for field in self.properties.specs[spec_id].fields]
-        return key_columns(spec_id, leaves.select(names), leaves.num_rows)
 
 
 def _named(object_ids: Iterable[str]) -> str:

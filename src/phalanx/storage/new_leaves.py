@@ -35,10 +35,10 @@ class NewLeaves:
         """The leaf without rows, unless another task has made it; its version."""
         if self.job is None:
             return leaf.create(location, schema)
-        return _created_once(location, schema)
+        return created_once(location, schema)
 
 
-def _created_once(location: Location, schema: Schema) -> int:
+def created_once(location: Location, schema: Schema) -> int:
     """Of several that make the same leaf one does: a clone is the only exclusive way."""
     if (found := _found(location)) is not None:
         return found

@@ -15,11 +15,12 @@ import pyarrow.types as pt
 
 from phalanx.model.evaluation import matches
 from phalanx.model.predicate import TRUE, Predicate, columns_of
-from phalanx.model.rendering import for_lance, to_lance
+from phalanx.model.rendering import to_lance
 from phalanx.model.rows import plain_schema, readable
 from phalanx.model.schema import Schema
 from phalanx.storage.lance_schema import is_aligned, schema_of
 from phalanx.storage.location import Location
+from phalanx.storage.path_values import PathValues, check_stored, for_leaf
 from phalanx.storage.reconcile import reconciled
 
 _BATCHES_AHEAD = 4
@@ -43,11 +44,13 @@ class LeafScan:
     limit: int | None = None
     # Only these of its fragments; None stands for all.
     fragments: tuple[int, ...] | None = None
+    # What the path holds, in a layout whose leaves do not hold all columns.
+    path: PathValues | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The matching rows, in the leaf's order."""
         dataset = self.location.open_leaf(self.version)
-        if is_aligned(dataset, self.schema):
+        if self._is_plain(dataset):
             found = self._aligned_batches(dataset)
         else:
             found = self._reconciled_batches(dataset)
@@ -58,26 +61,38 @@ class LeafScan:
         dataset = self.location.open_leaf(self.version)
         if self.predicate == TRUE and self.fragments is None:
             return int(dataset.count_rows())
-        inner, rest = for_lance(self.predicate)
-        if rest == TRUE and self.fragments is None and is_aligned(dataset, self.schema):
+        inner, rest = for_leaf(self.predicate, self.path)
+        if rest == TRUE and self.fragments is None and self._is_plain(dataset):
             return int(dataset.count_rows(to_lance(inner)))
         whole = replace(self, limit=None)
         return sum(batch.num_rows for batch in whole.batches())
 
+    def _is_plain(self, dataset: lance.LanceDataset) -> bool:
+        """Whether the columns that are not in the path can be read by their names."""
+        if self.path is None:
+            return is_aligned(dataset, self.schema)
+        check_stored(dataset, self.schema, self.path.values, self.location)
+        return True
+
     def _aligned_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
-        inner, rest = for_lance(self.predicate)
+        inner, rest = for_leaf(self.predicate, self.path)
         extra = [name for name in columns_read(rest, self.schema) if name not in self.columns]
+        read = [*self.columns, *extra]
+        stored = read if self.path is None else [n for n in read if n not in self.path.values]
         scanner = dataset.scanner(
-            columns=[*self.columns, *extra],
+            columns=stored,
             filter=None if inner == TRUE else to_lance(inner),
             limit=self.limit if rest == TRUE else None,
             fragments=self._chosen(dataset),
             scan_in_order=True,
             batch_size=_batch_rows(dataset, self.schema),
             batch_readahead=_BATCHES_AHEAD,
+            # Rows without columns are counted by something.
+            with_row_address=not stored,
         )
         schema = _projected(self.schema, self.columns)
-        for batch in scanner.to_batches():
+        for found in scanner.to_batches():
+            batch = found if self.path is None else self.path.restored(found, read)
             kept = batch if rest == TRUE else readable(batch).filter(matches(rest, batch))
             if kept.num_rows:
                 yield pa.RecordBatch.from_arrays(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import lance
@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from lance import LanceDataset, LanceOperation
 from lance.fragment import FragmentMetadata, LanceFragment, write_fragments
 
+from phalanx.errors import CommitConflict
 from phalanx.model.field_ids import FIELD_ID
 from phalanx.model.rows import copied, plain_schema
 from phalanx.model.schema import Schema
@@ -61,6 +62,33 @@ def align(
         return _toward(location, dataset, schema, max_retries=0)
 
     return until_won(attempt)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AlignedLeaves:
+    """Leaves that have exactly the namespace's fields: ids, names, types, order."""
+
+    schema: Schema
+    check_current: Callable[[], None]
+
+    def opened(self, location: Location) -> lance.LanceDataset:
+        """The newest version of a leaf, after it was aligned where it had to be."""
+        return align(location, self.schema, self.check_current)
+
+    def check(
+        self, dataset: lance.LanceDataset, files: Sequence[FragmentMetadata], location: Location
+    ) -> None:
+        """Refuse files written under a schema that the leaf no longer has."""
+        check_ids(dataset, self.schema, location)
+
+
+def check_ids(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
+    """Refuse files written under a schema that the leaf no longer has."""
+    if not is_aligned(dataset, schema):
+        raise CommitConflict(
+            f"Cannot write to {location}: the table's schema was changed meanwhile. "
+            "Open the table anew, and write again."
+        )
 
 
 def aligned(location: Location, dataset: lance.LanceDataset, schema: Schema) -> lance.LanceDataset:

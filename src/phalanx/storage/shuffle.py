@@ -9,7 +9,7 @@ handed out to be written.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,12 +94,13 @@ class Shuffled:
     rows: int = 0
     _folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def reader(self, place: int) -> pa.RecordBatchReader:
-        """The rows of one partition, in the order in which they came."""
-        parts = self._parts[place]
-        batches = (run.rows_of(within) for run, within in parts)
+    def reader(self, place: int, columns: Sequence[str]) -> pa.RecordBatchReader:
+        """The rows of one partition, in the order in which they came: some of their columns."""
+        parts, names = self._parts[place], list(columns)
+        batches = (run.rows_of(within).select(names) for run, within in parts)
         return pa.RecordBatchReader.from_batches(
-            self.schema, _joined(batches, lambda: _WRITTEN_ROWS, _WRITTEN_BYTES)
+            pa.schema([self.schema.field(name) for name in names]),
+            _joined(batches, lambda: _WRITTEN_ROWS, _WRITTEN_BYTES),
         )
 
     def count(self, place: int) -> int:

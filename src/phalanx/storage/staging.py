@@ -16,6 +16,7 @@ from phalanx.model.schema import Schema
 from phalanx.storage import leaf
 from phalanx.storage.leaf import Change
 from phalanx.storage.location import Location
+from phalanx.storage.reconcile import check_ids
 from phalanx.storage.steps import Step, reach
 
 
@@ -36,7 +37,7 @@ def stage(
     deletion: leaf.Deletion | None,
 ) -> StagedVersion | None:
     """Make a detached version with the change; None where there is nothing to change."""
-    leaf.check_ids(dataset, schema, location)
+    check_ids(dataset, schema, location)
     found = Change() if deletion is None else deletion(dataset)
     change = Change(fragments, found.updated, found.removed)
     if deletion is not None:
@@ -86,7 +87,7 @@ def _renumbered(fragment: FragmentMetadata) -> FragmentMetadata:
 def moved(source: Location, staged: int, target: Location, current: int, schema: Schema) -> int:
     """The rows of a staged leaf added to another leaf, as a version of the latter."""
     now = target.open_leaf(current)
-    leaf.check_ids(now, schema, target)
+    check_ids(now, schema, target)
     rows = source.open_leaf(staged)
     fragments = copied_rows(target, rows, [each.metadata for each in rows.get_fragments()], now)
     return _detached(target, now, Change(fragments))

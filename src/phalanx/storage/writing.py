@@ -23,18 +23,19 @@ from phalanx.planning.fields import source_columns
 from phalanx.planning.scan import LOCATION, OBJECT_ID, located
 from phalanx.storage import leaf
 from phalanx.storage.leaf import Change, Deletion
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
+from phalanx.storage.path_values import PathValues
 from phalanx.storage.races import until_won
-from phalanx.storage.reconcile import align
 from phalanx.storage.shuffle import Shuffled
 
 # Which leaves an operation looks at in a manifest, and their versions.
-Footprint = Callable[[Manifest], dict[str, int | None]]
+Footprint = Callable[[LeafListing], dict[str, int | None]]
 Opening = Callable[[Location, int | None], lance.LanceDataset]
 _MOST_NAMED = 20
 
@@ -104,7 +105,7 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Man
 
 
 def write_rows(
-    manifest: Manifest,
+    manifest: LeafListing,
     rows: Shuffled,
     opened: Opening,
     written: dict[str, tuple[FragmentMetadata, ...]],
@@ -122,7 +123,9 @@ def write_rows(
         found = writes[place]
         if found.location.uri not in written:
             dataset = opened(found.location, found.version)
-            written[found.location.uri] = leaf.write(dataset, found.location, rows.reader(place))
+            written[found.location.uri] = leaf.write(
+                dataset, found.location, rows.reader(place, dataset.schema.names)
+            )
         found.fragments = written[found.location.uri]
         return found
 
@@ -130,7 +133,7 @@ def write_rows(
 
 
 def leaf_writes(
-    manifest: Manifest, spec_id: int, leaves: pa.Table, removals: Sequence[Deletion | None]
+    manifest: LeafListing, spec_id: int, leaves: pa.Table, removals: Sequence[Deletion | None]
 ) -> Iterator[LeafWrite]:
     """The removals, each from its leaf of a spec."""
     keys = keys_of(manifest.keys_of_leaves(spec_id, leaves))
@@ -145,17 +148,18 @@ def leaf_writes(
 class MainBranches:
     """The leaves as weak mode writes them: each commit goes to a main branch, and is seen."""
 
-    manifest: Manifest
+    manifest: LeafListing
     # A vacuum in weak mode removes nothing that a running write may need.
     horizon: str = ""
 
     def ensure_partitions(self, keys: pa.Table, new: NewLeaves) -> None:
         """Create the partitions of the newest spec that are missing."""
+        assert isinstance(self.manifest, Manifest)
         self.manifest = ensure_partitions(self.manifest, keys, new)
 
     def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for, in the namespace's schema."""
-        return align(location, self.manifest.properties.schema, self.manifest.check_current)
+        return self.manifest.shape.opened(location)
 
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
         """Nothing is isolated here."""
@@ -163,7 +167,14 @@ class MainBranches:
     def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
         """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done."""
         removed = commit_leaves(writes, self.manifest, repair)
-        if writes and self.manifest.latest().properties.mode != "weak":
+        now = self.manifest.latest() if writes else self.manifest
+        if now.layout != self.manifest.layout:
+            raise PartialWrite(
+                f"{self.manifest.root} was upgraded while these partitions were written: "
+                f"{named([write.key for write in writes])}. Those that were new are perhaps not "
+                "in its manifest. Look at the table, and write again what is missing."
+            )
+        if now.properties.mode != "weak":
             raise PartialWrite(
                 f"{self.manifest.root} went to strong mode while these partitions were written: "
                 f"{named([write.key for write in writes])}. The rows are on their main branches, "
@@ -172,16 +183,16 @@ class MainBranches:
         return removed
 
 
-def commit_leaves(writes: Sequence[LeafWrite], manifest: Manifest, repair: str) -> int:
+def commit_leaves(writes: Sequence[LeafWrite], manifest: LeafListing, repair: str) -> int:
     """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done.
 
     The rows to remove are found in all leaves before the first commit: a predicate that fails on
     some of them changes nothing.
     """
     writes = [write for write in writes if write.fragments or write.deletion is not None]
-    schema, check_current = manifest.properties.schema, manifest.check_current
+    shape = manifest.shape
     prepared = in_parallel(
-        lambda write: leaf.prepare(write.location, schema, check_current, write.deletion), writes
+        lambda write: leaf.prepare(write.location, shape, write.deletion), writes
     )
     ready = list(zip(writes, prepared, strict=True))
     done = outcomes(lambda each: _commit(*each, manifest), ready)
@@ -201,12 +212,11 @@ def commit_leaves(writes: Sequence[LeafWrite], manifest: Manifest, repair: str) 
     ) from cause
 
 
-def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: Manifest) -> int:
+def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: LeafListing) -> int:
     return leaf.commit(
         write.location,
         write.fragments,
-        manifest.properties.schema,
-        manifest.check_current,
+        manifest.shape,
         write.deletion,
         prepared,
     )
@@ -218,9 +228,9 @@ def named(keys: Sequence[PartitionKey]) -> str:
     return (shown or "none") + (", …" if len(keys) > _MOST_NAMED else "")
 
 
-def deleting(predicate: Predicate, schema: Schema) -> Deletion:
+def deleting(predicate: Predicate, schema: Schema, path: PathValues | None = None) -> Deletion:
     """The removal of the rows that match."""
-    return lambda dataset: leaf.deletion(dataset, predicate, schema)
+    return lambda dataset: leaf.deletion(dataset, predicate, schema, path)
 
 
 def deleting_keys(touched: pa.Table, spec: PartitionSpec, schema: Schema) -> Deletion:

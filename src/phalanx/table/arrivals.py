@@ -16,8 +16,8 @@ from phalanx.model.evaluation import matches
 from phalanx.model.partition_key import keyed
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rows import conformed, plain_schema
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.shuffle import Shuffled, shuffle
 from phalanx.storage.writing import Footprint, LeafWrite, write_rows
@@ -27,7 +27,7 @@ class Target(Protocol):
     """Where leaves are changed: on their main branches, or within a transaction."""
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> LeafListing:
         """The table as the next statement sees it."""
 
     @property
@@ -93,7 +93,7 @@ class LocalRows:
 
 
 def shuffled(
-    manifest: Manifest,
+    manifest: LeafListing,
     reader: pa.RecordBatchReader,
     predicate: Predicate = TRUE,
     where: str = "true",

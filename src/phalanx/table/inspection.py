@@ -11,8 +11,8 @@ from lance.fragment import FragmentMetadata
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.planning.scan import LEAF_COLUMNS, Sizes, located
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 
 # Counting the bytes of more leaves than these takes longer than most scans.
@@ -24,7 +24,7 @@ _OWN_NAMES = {
 }
 
 
-def partitions(manifest: Manifest) -> pa.Table:
+def partitions(manifest: LeafListing) -> pa.Table:
     """Every leaf: its spec, its partition values, where it is, its rows and bytes."""
     leaves = list(_leaves(manifest))
     measured = in_parallel(lambda leaf: _fragments(*leaf[1:3]), leaves)
@@ -40,7 +40,7 @@ def partitions(manifest: Manifest) -> pa.Table:
     )
 
 
-def files(manifest: Manifest) -> pa.Table:
+def files(manifest: LeafListing) -> pa.Table:
     """Every fragment of every leaf: its files, rows, deleted rows and bytes."""
     leaves = list(_leaves(manifest))
     measured = in_parallel(lambda leaf: _fragments(*leaf[1:3]), leaves)
@@ -94,7 +94,7 @@ def specs(known: Mapping[int, PartitionSpec], schema: Schema) -> pa.Table:
     )
 
 
-def sizes(manifest: Manifest, planned: dict[int, pa.Table]) -> Sizes:
+def sizes(manifest: LeafListing, planned: dict[int, pa.Table]) -> Sizes:
     """The bytes of the planned leaves, and of all leaves unless there are too many."""
     root = manifest.root
     chosen = [leaf for leaves in planned.values() for leaf in located(leaves)]
@@ -110,7 +110,7 @@ def sizes(manifest: Manifest, planned: dict[int, pa.Table]) -> Sizes:
     return Sizes(sum(counted.values()), sum(counted.values()) + sum(in_parallel(measure, others)))
 
 
-def _leaves(manifest: Manifest) -> Iterator[tuple[int, Location, int | None]]:
+def _leaves(manifest: LeafListing) -> Iterator[tuple[int, Location, int | None]]:
     for spec_id, leaves in sorted(manifest.leaves().items()):
         for location, version in located(leaves):
             yield spec_id, manifest.root.child(location), version
@@ -125,7 +125,7 @@ def bytes_of(fragment: FragmentMetadata) -> int:
     return sum(file.file_size_bytes or 0 for file in fragment.files)
 
 
-def with_keys(manifest: Manifest, repeats: list[int], columns: dict[str, pa.Array]) -> pa.Table:
+def with_keys(manifest: LeafListing, repeats: list[int], columns: dict[str, pa.Array]) -> pa.Table:
     """The columns, and before them the partition key of each leaf, repeated as often as said."""
     specs = manifest.properties.specs
     fields: dict[str, PartitionField] = {}

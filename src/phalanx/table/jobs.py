@@ -28,14 +28,16 @@ from phalanx.storage import leaf
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
 from phalanx.storage.history_rows import Marker, Several, committed_marker
+from phalanx.storage.hive_creation import main_branches
+from phalanx.storage.hive_root import HiveRoot, open_root
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.partition_rows import new_partitions
-from phalanx.storage.reconcile import align
 from phalanx.storage.staging import copied_files
-from phalanx.storage.writing import LeafWrite, MainBranches, leaf_writes, remove_unlisted
+from phalanx.storage.writing import LeafWrite, leaf_writes, remove_unlisted
 from phalanx.table import operations
 from phalanx.table.arrivals import Statement, Target, shuffled
 from phalanx.table.staged import StagedChanges, Start
@@ -98,10 +100,12 @@ class WriteJob:
     marker: Marker | None
     # The snapshot that had the marker when the job began: there is nothing left to do.
     done: int | None
+    # The properties of a table in the Hive-style layout; None for one with a manifest.
+    hive: tuple[tuple[str, str], ...] | None = None
 
     @classmethod
     def begin(
-        cls, manifest: Manifest, operation: str, where: str = "true", marker: str | None = None
+        cls, manifest: LeafListing, operation: str, where: str = "true", marker: str | None = None
     ) -> WriteJob:
         """A job on the newest state of a table; a predicate that does not fit is refused."""
         if operation not in (APPEND, OVERWRITE, OVERWRITE_PARTITIONS, MOVE):
@@ -110,7 +114,7 @@ class WriteJob:
         bind(where, manifest.properties.schema)
         began, done = datetime.now(UTC), None
         mode = manifest.properties.mode
-        if mode == "strong":
+        if isinstance(manifest, Manifest) and mode == "strong":
             start = Start.now(manifest)
             began, manifest = start.began, start.base
             done = None if wanted is None else committed_marker(manifest, wanted)
@@ -119,16 +123,18 @@ class WriteJob:
                 f"Cannot write to {manifest.root} once only, by the marker {marker!r}: it is in "
                 "weak mode. Leave the marker out, or change the table with set_mode('strong')."
             )
+        hive = tuple(manifest.stated.items()) if isinstance(manifest, HiveRoot) else None
         return cls(
             uuid.uuid4().hex,
             manifest.root,
-            manifest.version,
+            manifest.version if isinstance(manifest, Manifest) else 0,
             mode,
             began,
             operation,
             where,
             wanted,
             done,
+            hive,
         )
 
     # ── on the executors ─────────────────────────────────────────────────────────────────────
@@ -139,7 +145,8 @@ class WriteJob:
         For who learns the marker when the job has begun: all its tasks must get the same.
         """
         with told(f"write to {self.root}"):
-            done = committed_marker(self.manifest, marker)
+            manifest = self.manifest
+            done = committed_marker(manifest, marker) if isinstance(manifest, Manifest) else None
         return replace(self, marker=marker, done=done)
 
     def write(self, rows: pa.RecordBatchReader) -> TaskFiles:
@@ -148,9 +155,9 @@ class WriteJob:
             return self._write(rows)
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> LeafListing:
         """The state of the table that the job began with."""
-        return _manifest_of(self.id, self.root, self.version)
+        return _manifest_of(self.id, self.root, self.version, self.hive)
 
     def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
         manifest = self.manifest
@@ -163,27 +170,28 @@ class WriteJob:
                 location, version = leaves[place]
                 dataset = self.opened(location, version)
                 target = self.root.child(location)
-                return LeafFiles(location, leaf.write(dataset, target, arrived.reader(place)))
+                rows = arrived.reader(place, dataset.schema.names)
+                return LeafFiles(location, leaf.write(dataset, target, rows))
 
             written = in_parallel(write, range(len(leaves)), WRITE_THREADS)
             return TaskFiles(arrived.keys, tuple(written))
 
     def leaves(self, keys: pa.Table) -> list[tuple[str, int | None]]:
         """For each partition key where its leaf is, and the version that the job began with."""
-        manifest = self.manifest
-        return _leaves_of(manifest, keys, manifest.places(keys), NewLeaves(self.id))
+        return _leaves_of(self.manifest, keys, NewLeaves(self.id))
 
     def opened(self, location: str, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for; one that the manifest does not list is made first."""
         manifest = self.manifest
         target, schema = self.root.child(location), manifest.properties.schema
         if version == _NEW:
-            return target.open_leaf(NewLeaves(self.id).create(target, schema))
+            stored = manifest.hive.stored if isinstance(manifest, HiveRoot) else schema
+            return target.open_leaf(NewLeaves(self.id).create(target, stored))
         if self.mode == "strong":
             return target.open_leaf(version)
-        return align(target, schema, manifest.check_current)
+        return manifest.shape.opened(target)
 
-    def _replaced(self, manifest: Manifest) -> Predicate:
+    def _replaced(self, manifest: LeafListing) -> Predicate:
         if self.operation != OVERWRITE:
             return TRUE
         return bind(self.where, manifest.properties.schema)
@@ -201,7 +209,7 @@ class WriteJob:
             return self._commit(tasks, removed)
 
     def _commit(self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite]) -> Committed:
-        manifest = Manifest.open(self.root)
+        manifest = open_root(self.root, None if self.hive is None else dict(self.hive))
         base = self._base(manifest)
         arrived = _ArrivedFiles.of(self, tasks)
         snapshot: int | None = None
@@ -209,8 +217,8 @@ class WriteJob:
 
         def run(statement: Statement) -> int:
             nonlocal snapshot, is_repeated
-            if self.mode != "strong":
-                return statement(MainBranches(base))
+            if self.mode != "strong" or not isinstance(manifest, Manifest):
+                return statement(main_branches(base))
             changes = StagedChanges(self._start(manifest))
             with changes.unless_vacuumed():
                 result = statement(changes)
@@ -228,18 +236,22 @@ class WriteJob:
                 operations.replace_partitions(run, arrived)
             case "rewrite":
                 operations.replace_files(run, arrived or _NOTHING, removed)
-        if snapshot is None and self.marker is not None:
+        if snapshot is None and self.marker is not None and isinstance(manifest, Manifest):
             # Also a job without rows is done once.
             snapshot = StagedChanges(self._start(manifest)).commit_snapshot(self.marker)
         if arrived is None:
             return Committed(0, 0, 0, snapshot)
-        remove_unlisted(Manifest.open(self.root), arrived.new_locations)
+        if isinstance(manifest, Manifest):
+            remove_unlisted(Manifest.open(self.root), arrived.new_locations)
         if is_repeated:
             return Committed(0, 0, 0, snapshot)
         return Committed(arrived.rows, arrived.keys.num_rows, arrived.fragments, snapshot)
 
-    def _base(self, manifest: Manifest) -> Manifest:
+    def _base(self, manifest: LeafListing) -> LeafListing:
         """The manifest that the tasks have written for."""
+        if not isinstance(manifest, Manifest):
+            self.manifest.check_current()
+            return manifest
         return manifest if manifest.version == self.version else self._start_version(manifest)
 
     def _start_version(self, manifest: Manifest) -> Manifest:
@@ -276,9 +288,10 @@ _NEW = -1
 
 
 def _leaves_of(
-    manifest: Manifest, keys: pa.Table, places: np.ndarray, new: NewLeaves
+    manifest: LeafListing, keys: pa.Table, new: NewLeaves
 ) -> list[tuple[str, int | None]]:
     """For each partition key its leaf's location and version."""
+    places = manifest.places(keys)
     found: list[tuple[str, int | None]] = [("", _NEW)] * keys.num_rows
     listed = np.flatnonzero(places >= 0)
     spec = manifest.properties.spec
@@ -287,19 +300,31 @@ def _leaves_of(
         found[place] = leaf_found
     missing = np.flatnonzero(places < 0)
     if len(missing):
-        rows = new_partitions(manifest, keys.take(pa.array(missing)), new.directory)
-        locations = rows.column("location").drop_null().to_pylist()
+        locations = _new_locations(manifest, keys.take(pa.array(missing)), new)
         for place, location in zip(missing.tolist(), locations, strict=True):
             found[place] = (location, _NEW)
     return found
 
 
+def _new_locations(manifest: LeafListing, keys: pa.Table, new: NewLeaves) -> list[str]:
+    if isinstance(manifest, HiveRoot):
+        return manifest.new_leaves(keys)
+    assert isinstance(manifest, Manifest)
+    rows = new_partitions(manifest, keys, new.directory)
+    locations: list[str] = rows.column("location").drop_null().to_pylist()
+    return locations
+
+
 @functools.lru_cache(maxsize=4)
-def _manifest_of(job: str, root: Location, version: int) -> Manifest:
+def _manifest_of(
+    job: str, root: Location, version: int, hive: tuple[tuple[str, str], ...] | None
+) -> LeafListing:
     """The manifest that a job began with, which all its tasks in this process share.
 
     The same version may be of another table, made anew at that place: jobs do not share it.
     """
+    if hive is not None:
+        return HiveRoot(root, dict(hive), dict(hive))
     return Manifest.open(root).at_version(version)
 
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from phalanx.errors import PhalanxError
 from phalanx.model.partition_key import PartitionKey, plain_values
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rendering import to_datafusion
@@ -82,7 +83,13 @@ def prepare_join(
 def _manifest(table: Joinable, storage_options: dict[str, str] | None) -> Manifest:
     """The manifest of a table, as it is now or as of the table's snapshot."""
     opened = table if isinstance(table, Table) else open(table, storage_options=storage_options)
-    return opened._refreshed()
+    found = opened._refreshed()
+    if isinstance(found, Manifest):
+        return found
+    raise PhalanxError(
+        f"Cannot join {found.root}: it has the {found.layout} layout. Make it a table of the "
+        "newest format with upgrade(), or load it with Spark and join DataFrames."
+    )
 
 
 def _side(manifest: Manifest, where: str | None) -> JoinedTable:

@@ -12,11 +12,11 @@ from phalanx.errors import PhalanxError
 from phalanx.model.partition_key import PartitionKey, key_columns, keys_of
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
 
 
-def leaf_with(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, int | None]:
+def leaf_with(manifest: LeafListing, values: Mapping[str, Any]) -> tuple[Location, int | None]:
     """The one leaf with these partition values, the newest spec's first."""
     specs = manifest.properties.specs
     for number in sorted(specs, reverse=True):
@@ -39,7 +39,7 @@ def leaf_with(manifest: Manifest, values: Mapping[str, Any]) -> tuple[Location, 
     )
 
 
-def keys_named(manifest: Manifest, object_ids: Iterable[str]) -> list[PartitionKey]:
+def keys_named(manifest: LeafListing, object_ids: Iterable[str]) -> list[PartitionKey]:
     """The partition keys of the leaves with these object ids."""
     wanted = pa.array(object_ids, pa.string())
     found: list[PartitionKey] = []

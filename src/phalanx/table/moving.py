@@ -82,7 +82,7 @@ class Move:
                 "in two partitions, or in none, for a while. Change it with set_mode('strong')."
             )
         job = WriteJob.begin(manifest, MOVE)
-        files = plan_move(job.manifest, self.options, self.target)
+        files = plan_move(manifest.at_version(job.version), self.options, self.target)
         groups = files.plan.groups
         ran = self._ran(job, files, groups)
         left = list(groups)

@@ -13,7 +13,8 @@ from phalanx.model.predicate import TRUE, Predicate, all_of, among
 from phalanx.model.rows import reader_of
 from phalanx.planning.fields import bound_fields
 from phalanx.planning.pruning import prune
-from phalanx.storage.manifest import Manifest
+from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.path_values import path_values
 from phalanx.storage.shuffle import Shuffled
 from phalanx.storage.writing import LeafWrite, deleting, deleting_keys, leaf_writes, merged
 from phalanx.table.arrivals import Arriving, LocalRows, Statement, Target, shuffled
@@ -31,20 +32,20 @@ _APPEND_THE_REST = (
 Run = Callable[[Statement], int]
 
 
-def append(manifest: Manifest, run: Run, data: Any) -> int:
+def append(manifest: LeafListing, run: Run, data: Any) -> int:
     """Add rows, each to its partition under the newest spec; returns how many."""
     with _local(manifest, data) as rows:
         return add(run, LocalRows(rows))
 
 
-def overwrite(manifest: Manifest, run: Run, data: Any, where: str) -> int:
+def overwrite(manifest: LeafListing, run: Run, data: Any, where: str) -> int:
     """Replace the rows that match `where` by rows that match it too; returns how many came."""
     predicate = bind(where, manifest.properties.schema)
     with _local(manifest, data, predicate, where) as rows:
         return replace_matching(run, LocalRows(rows), predicate)
 
 
-def overwrite_partitions(manifest: Manifest, run: Run, data: Any) -> int:
+def overwrite_partitions(manifest: LeafListing, run: Run, data: Any) -> int:
     """Replace the partitions (under the newest spec) that the data touches; how many rows came."""
     with _local(manifest, data) as rows:
         return replace_partitions(run, LocalRows(rows))
@@ -85,7 +86,7 @@ def replace_files(run: Run, rows: Arriving, removed: Sequence[LeafWrite]) -> int
 
 
 def _replace(
-    run: Run, rows: Arriving, removed: Callable[[Manifest], Iterable[LeafWrite]], operation: str
+    run: Run, rows: Arriving, removed: Callable[[LeafListing], Iterable[LeafWrite]], operation: str
 ) -> int:
     def statement(target: Target) -> int:
         target.depend_on(functools.partial(_footprint, removed), replaced=True)
@@ -97,7 +98,7 @@ def _replace(
     return rows.rows
 
 
-def delete(manifest: Manifest, run: Run, where: str) -> int:
+def delete(manifest: LeafListing, run: Run, where: str) -> int:
     """Remove the rows that match; returns how many."""
     predicate = bind(where, manifest.properties.schema)
 
@@ -110,31 +111,33 @@ def delete(manifest: Manifest, run: Run, where: str) -> int:
 
 
 def _footprint(
-    removed: Callable[[Manifest], Iterable[LeafWrite]], manifest: Manifest
+    removed: Callable[[LeafListing], Iterable[LeafWrite]], manifest: LeafListing
 ) -> dict[str, int | None]:
     return {write.object_id: write.version for write in removed(manifest)}
 
 
 def _local(
-    manifest: Manifest, data: Any, predicate: Predicate = TRUE, where: str = "true"
+    manifest: LeafListing, data: Any, predicate: Predicate = TRUE, where: str = "true"
 ) -> Shuffled:
     in_memory = isinstance(data, pa.Table | pa.RecordBatch)
     return shuffled(manifest, reader_of(data), predicate, where, in_memory=in_memory)
 
 
-def _deletions(manifest: Manifest, predicate: Predicate) -> Iterator[LeafWrite]:
+def _deletions(manifest: LeafListing, predicate: Predicate) -> Iterator[LeafWrite]:
     """The removal of the matching rows from every leaf that may have some."""
     plan = plan_of(manifest, predicate)
     schema = manifest.properties.schema
     for number, leaves in plan.leaves.items():
         residuals = plan.residuals[number]
-        removals = [deleting(each, schema) for each in residuals.predicates]
-        yield from leaf_writes(
-            manifest, number, leaves, [removals[place] for place in residuals.places.tolist()]
-        )
+        paths = path_values(leaves, manifest.path_columns)
+        removals = [
+            deleting(residuals.predicates[place], schema, path)
+            for place, path in zip(residuals.places.tolist(), paths, strict=True)
+        ]
+        yield from leaf_writes(manifest, number, leaves, removals)
 
 
-def _replaced(manifest: Manifest, touched: pa.Table) -> Iterator[LeafWrite]:
+def _replaced(manifest: LeafListing, touched: pa.Table) -> Iterator[LeafWrite]:
     """The removal of the rows in these partitions of the newest spec, wherever they are."""
     properties = manifest.properties
     spec, schema = properties.spec, properties.schema

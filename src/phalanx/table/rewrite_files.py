@@ -19,8 +19,8 @@ from phalanx.planning.rewrite import (
     file_entries,
 )
 from phalanx.planning.scan import OBJECT_ID, located
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.table.inspection import bytes_of
 
@@ -66,7 +66,7 @@ class PlannedFiles:
 
 
 def planned(
-    manifest: Manifest, options: RewriteOptions, specs: Collection[int] | None = None
+    manifest: LeafListing, options: RewriteOptions, specs: Collection[int] | None = None
 ) -> PlannedFiles:
     """Which files are rewritten together, of all specs or of some; no other leaf is opened."""
     properties = manifest.properties
@@ -100,7 +100,7 @@ def planned(
     return PlannedFiles(replace(planner.plan(), retirable=tuple(retirable)), places)
 
 
-def _leaves(manifest: Manifest, keys: pa.Table, leaves: pa.Table) -> list[FileLeaf]:
+def _leaves(manifest: LeafListing, keys: pa.Table, leaves: pa.Table) -> list[FileLeaf]:
     def opened(each: tuple[PartitionKey, str, tuple[str, int | None]]) -> FileLeaf:
         key, name, (place, version) = each
         location = manifest.root.child(place)

@@ -17,10 +17,10 @@ from phalanx.planning.splits import packed, split_size
 from phalanx.storage import compacting
 from phalanx.storage.compacting import Compacted
 from phalanx.storage.failures import told
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
-from phalanx.storage.reconcile import align
 from phalanx.storage.writing import named
 from phalanx.table.inspection import bytes_of
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
@@ -184,7 +184,7 @@ def until_settled(attempt: Callable[[], Rewritten]) -> Rewritten:
 class Compaction:
     """A rewrite that leaves every row in its partition: how it is planned, run and committed."""
 
-    manifest: Callable[[], Manifest]
+    manifest: Callable[[], LeafListing]
     options: RewriteOptions
     spark: Any = None
     commits: int = 1
@@ -201,7 +201,7 @@ class Compaction:
     def _once(self) -> Rewritten:
         manifest = self.manifest()
         start = None
-        if manifest.properties.mode == "strong":
+        if isinstance(manifest, Manifest) and manifest.properties.mode == "strong":
             start = Start.now(manifest)
             manifest = start.base
         files = planned(manifest, self.options)
@@ -234,7 +234,7 @@ class Compaction:
         )
 
     def _ran(
-        self, manifest: Manifest, files: PlannedFiles, groups: Sequence[RewriteGroup]
+        self, manifest: LeafListing, files: PlannedFiles, groups: Sequence[RewriteGroup]
     ) -> dict[int, Compacted]:
         tasks = [self._task(files, group) for group in groups]
         if manifest.properties.mode == "weak":
@@ -254,9 +254,9 @@ class Compaction:
         )
 
 
-def _aligned(manifest: Manifest, task: CompactTask) -> CompactTask:
+def _aligned(manifest: LeafListing, task: CompactTask) -> CompactTask:
     """In weak mode a leaf may be behind the schema: its files are written as it should be."""
-    dataset = align(task.location, manifest.properties.schema, manifest.check_current)
+    dataset = manifest.shape.opened(task.location)
     return replace(task, version=int(dataset.version))
 
 
@@ -293,7 +293,7 @@ def _commit_snapshot(
 
 
 def _commit_leaves(
-    manifest: Manifest,
+    manifest: LeafListing,
     files: PlannedFiles,
     groups: Sequence[RewriteGroup],
     ran: Mapping[int, Compacted],
@@ -301,9 +301,8 @@ def _commit_leaves(
     """Each leaf for itself; the groups that were committed."""
 
     def check() -> None:
-        latest = manifest.latest()
-        manifest.check_current(latest)
-        if latest.properties.mode != "weak":
+        manifest.check_current()
+        if manifest.latest().properties.mode != "weak":
             raise CommitConflict(
                 f"Cannot rewrite {manifest.root}: it went to strong mode meanwhile. Rewrite again."
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,9 +18,10 @@ from phalanx.planning.pruning import prune
 from phalanx.planning.residual import settled
 from phalanx.planning.scan import ScanPlan, located
 from phalanx.storage.failures import told
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
+from phalanx.storage.path_values import path_values
 from phalanx.storage.reading import SCAN_THREADS, LeafScan, in_order
 from phalanx.table import inspection
 
@@ -37,6 +38,8 @@ class Scan:
     table_schema: Schema
     columns: tuple[str, ...]
     limit: int | None = None
+    # The columns that only paths hold, each with its partition field.
+    path_columns: Mapping[str, str] | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -89,7 +92,10 @@ class Scan:
             leaves = self.plan.leaves[spec.spec_id]
             residuals = self.plan.residuals[spec.spec_id]
             places = residuals.places.tolist()
-            for (location, version), place in zip(located(leaves), places, strict=True):
+            paths = path_values(leaves, self.path_columns)
+            for (location, version), place, path in zip(
+                located(leaves), places, paths, strict=True
+            ):
                 scan = LeafScan(
                     self.location.child(location),
                     version,
@@ -97,6 +103,7 @@ class Scan:
                     self.columns,
                     residuals.predicates[place],
                     self.limit,
+                    path=path,
                 )
                 scans.append(scan)
         return scans
@@ -137,16 +144,16 @@ def checked_limit(limit: int | None) -> int | None:
 
 
 def scan_of(
-    manifest: Manifest, where: str | None, columns: Sequence[str] | None, limit: int | None
+    manifest: LeafListing, where: str | None, columns: Sequence[str] | None, limit: int | None
 ) -> Scan:
     """A scan of one version of a table."""
     schema = manifest.properties.schema
     names = checked_columns(columns, schema)
     plan = plan_of(manifest, bound(where, schema))
-    return Scan(plan, manifest.root, schema, names, checked_limit(limit))
+    return Scan(plan, manifest.root, schema, names, checked_limit(limit), manifest.path_columns)
 
 
-def plan_of(manifest: Manifest, predicate: Predicate) -> ScanPlan:
+def plan_of(manifest: LeafListing, predicate: Predicate) -> ScanPlan:
     """Which leaves a predicate needs, and what is left to filter in each."""
     properties = manifest.properties
     schema, specs = properties.schema, properties.specs

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.model.evolution import next_spec
+from phalanx.model.hive_properties import HiveProperties
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.partition_key import PartitionKey
 from phalanx.model.schema import Schema
@@ -20,15 +21,17 @@ from phalanx.model.spec import PartitionSpec
 from phalanx.planning.rewrite import RewritePlan
 from phalanx.planning.rewrite_options import rewrite_options
 from phalanx.planning.scan import ScanPlan
-from phalanx.storage import creation
+from phalanx.storage import creation, hive_creation
 from phalanx.storage.failures import told
 from phalanx.storage.history_rows import committed_markers
+from phalanx.storage.hive_creation import main_branches
+from phalanx.storage.hive_root import HiveRoot, open_root
 from phalanx.storage.leaf import check_storable
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import new_salt
 from phalanx.storage.properties import Properties
-from phalanx.storage.writing import MainBranches
 from phalanx.table import (
     changes,
     foreign_writes,
@@ -42,6 +45,7 @@ from phalanx.table.arrivals import Statement
 from phalanx.table.findings import Health
 from phalanx.table.health import health
 from phalanx.table.health_limits import health_limits
+from phalanx.table.hive_upgrade import UpgradePlan, finish_upgrade, plan_upgrade, upgrade
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
@@ -51,6 +55,7 @@ from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.vacuum import Vacuumed, vacuum
 
+LAYOUTS = ("namespace", "hive")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -71,7 +76,7 @@ def _tells(what: str) -> Callable[[Method], Method]:
 class Table:
     """A partitioned namespace, as one table. Every call sees what is stored at its time."""
 
-    def __init__(self, manifest: Manifest, snapshot: int | datetime | None = None) -> None:
+    def __init__(self, manifest: LeafListing, snapshot: int | datetime | None = None) -> None:
         self._manifest = manifest
         # What the table is held at, and not written; None where it follows what is stored.
         self._snapshot = snapshot
@@ -108,10 +113,15 @@ class Table:
         return self._properties.mode
 
     @property
+    def layout(self) -> str:
+        """How the leaves are laid out: "namespace" is the newest format, "hive" a draft."""
+        return self._refreshed().layout
+
+    @property
     def _properties(self) -> Properties:
         return self._refreshed().properties
 
-    def _refreshed(self) -> Manifest:
+    def _refreshed(self) -> LeafListing:
         if self._snapshot is not None:
             return self._manifest
         self._manifest = self._manifest.latest()
@@ -160,7 +170,7 @@ class Table:
         would remove. From where on something is told is up to the limits, which are those of
         `phalanx.table.health_limits.HealthLimits`. Nothing is changed.
         """
-        return health(self._refreshed(), health_limits(limits))
+        return health(self._namespace(), health_limits(limits))
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────
 
@@ -198,7 +208,7 @@ class Table:
         "overwrite_partitions". Of all jobs with the same marker one is committed; a text of
         several lines is several markers, of which none may be committed before.
         """
-        return WriteJob.begin(self._writable(), operation, where, marker)
+        return WriteJob.begin(self._written(), operation, where, marker)
 
     @_tells("adopt into")
     def adopt(self, uri: str | os.PathLike[str], /, **values: Any) -> PartitionKey:
@@ -215,21 +225,38 @@ class Table:
         wanted = functools.partial(named_key, values) if values else None
         return adopt(self._writable(), uri, wanted)
 
+    def _namespace(self) -> Manifest:
+        """The manifest, for what needs one."""
+        found = self._refreshed()
+        if isinstance(found, Manifest):
+            return found
+        raise PhalanxError(
+            f"{self.uri} has the {found.layout} layout: weak mode only, one spec and one schema, "
+            "and no snapshots. Make it a table of the newest format with upgrade(), which "
+            "rewrites no data."
+        )
+
+    def _written(self) -> LeafListing:
+        """What a write begins with, in any layout."""
+        found = self._refreshed()
+        return self._writable() if isinstance(found, Manifest) else found
+
     def _writable(self) -> Manifest:
         if self._snapshot is not None:
             raise PhalanxError(
                 f"Cannot change {self.uri} as of {self._snapshot}: it is read-only. Change the "
                 "table itself, or make this its state with rollback()."
             )
-        self._manifest = strong.settled(self._refreshed())
-        return self._manifest
+        manifest = strong.settled(self._namespace())
+        self._manifest = manifest
+        return manifest
 
-    def _statements(self) -> tuple[Manifest, Callable[[Statement], int]]:
+    def _statements(self) -> tuple[LeafListing, Callable[[Statement], int]]:
         """What a statement is made for, and how it is run there: other threads may move on."""
-        manifest = self._writable()
-        if manifest.properties.mode == "strong":
+        manifest = self._written()
+        if isinstance(manifest, Manifest) and manifest.properties.mode == "strong":
             return manifest, functools.partial(run_alone, manifest)
-        return manifest, lambda statement: statement(MainBranches(manifest))
+        return manifest, lambda statement: statement(main_branches(manifest))
 
     @_tells("plan a rewrite of")
     def plan_rewrite(
@@ -247,10 +274,10 @@ class Table:
         all files of other specs. The options are those of
         `phalanx.planning.rewrite.RewriteOptions`; how the rewrite is committed changes no plan.
         """
-        manifest, chosen = self._refreshed(), rewrite_options(where, options)
+        chosen = rewrite_options(where, options)
         if target_spec is not None:
-            return plan_move(manifest, chosen, target_spec).plan
-        return planned(manifest, chosen).plan
+            return plan_move(self._namespace(), chosen, target_spec).plan
+        return planned(self._refreshed(), chosen).plan
 
     @_tells("rewrite")
     def rewrite(
@@ -279,7 +306,7 @@ class Table:
         if target_spec is not None:
             return Move(self._writable, chosen, target_spec, spark, progress).run()
         commits = max_commits if partial_progress else min(1, max_commits)
-        return Compaction(self._writable, chosen, spark, commits, progress).run()
+        return Compaction(self._written, chosen, spark, commits, progress).run()
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
 
@@ -295,22 +322,23 @@ class Table:
     @_tells("list the snapshots of")
     def snapshots(self) -> pa.Table:
         """Every snapshot: id, time, operation, partitions, rows added and removed."""
-        return history.snapshots(self._refreshed())
+        return history.snapshots(self._namespace())
 
     @property
     def newest_snapshot(self) -> int | None:
         """The id of the newest snapshot; None in weak mode."""
-        return history.newest(self._refreshed())
+        found = self._refreshed()
+        return history.newest(found) if isinstance(found, Manifest) else None
 
     @_tells("list the markers of")
     def markers(self, prefix: str = "") -> dict[str, int]:
         """The markers of transactions and jobs that begin with a text, each with its snapshot."""
-        return committed_markers(self._refreshed(), prefix)
+        return committed_markers(self._namespace(), prefix)
 
     @_tells("look into the past of")
     def at(self, snapshot: int | datetime) -> Table:
         """The table as of a snapshot or a time (UTC where it names no zone), read-only."""
-        return Table(history.at(self._strong(self._refreshed()), snapshot), snapshot)
+        return Table(history.at(self._strong(self._namespace()), snapshot), snapshot)
 
     @_tells("roll back")
     def rollback(self, snapshot: int | datetime) -> int:
@@ -320,7 +348,7 @@ class Table:
     @_tells("compare snapshots of")
     def diff(self, a: int | datetime, b: int | datetime) -> pa.Table:
         """The partitions that differ between two snapshots, with rows added and removed."""
-        return history.diff(self._strong(self._refreshed()), a, b)
+        return history.diff(self._strong(self._namespace()), a, b)
 
     @_tells("change the mode of")
     def set_mode(self, mode: str) -> None:
@@ -336,6 +364,22 @@ class Table:
     def discard_foreign_writes(self) -> list[str]:
         """Take back what someone wrote to leaves past Phalanx; returns these leaves."""
         return foreign_writes.discard(self._strong(self._writable()))
+
+    @_tells("upgrade")
+    def upgrade(self, dry_run: bool = False) -> UpgradePlan:
+        """Make it a table of the newest format, in place and without rewriting data; says how.
+
+        The table stays as it was until the last step, and is of the newest format after it. A
+        call that was cut off is finished by the next. With `dry_run` nothing is changed.
+        """
+        found = self._refreshed()
+        if not isinstance(found, HiveRoot):
+            finish_upgrade(self._writable().root)
+            raise PhalanxError(f"Cannot upgrade {self.uri}: it has the newest format already.")
+        plan = plan_upgrade(found)
+        if not dry_run:
+            self._manifest = upgrade(found, plan)
+        return plan
 
     def _strong(self, manifest: Manifest) -> Manifest:
         if manifest.properties.mode != "strong":
@@ -417,21 +461,53 @@ def create(
     layout: str = "namespace",
     storage_options: dict[str, str] | None = None,
 ) -> Table:
-    """Make a partitioned namespace; an existing one is an error."""
+    """Make a partitioned namespace; an existing one is an error.
+
+    `layout="hive"` makes one of `key=value` folders instead, which has weak mode only.
+    """
     if transaction not in ("weak", "strong"):
         raise PhalanxError(
             f"Cannot create a table with transaction={transaction!r}: expected 'weak' or 'strong'."
         )
-    if layout != "namespace":
-        raise PhalanxError(f"Cannot create a table with layout={layout!r}: use 'namespace'.")
+    if layout not in LAYOUTS:
+        raise PhalanxError(
+            f"Cannot create a table with layout={layout!r}: expected "
+            f"{' or '.join(map(repr, LAYOUTS))}."
+        )
+    location = Location.of(uri, storage_options)
+    if layout == "hive":
+        return Table(_create_hive(location, schema, partition_by, transaction))
     numbered = Schema.of(schema)
     check_storable(numbered)
     spec = next_spec(partition_by, numbered, {})
     properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None)
-    manifest = creation.create(Location.of(uri, storage_options), properties)
+    hive_creation.check_not_hive(location)
+    manifest = creation.create(location, properties)
     return Table(strong.complete(manifest) if transaction == "strong" else manifest)
 
 
-def open(uri: str | os.PathLike[str], *, storage_options: dict[str, str] | None = None) -> Table:
-    """The partitioned namespace at a path or URI."""
-    return Table(Manifest.open(Location.of(uri, storage_options)))
+def _create_hive(
+    location: Location, schema: pa.Schema, partition_by: PartitionBy, transaction: str
+) -> LeafListing:
+    if transaction != "weak":
+        raise PhalanxError(
+            f"Cannot create {location} with transaction={transaction!r}: the hive layout has weak "
+            "mode only. Use layout='namespace', or leave it out."
+        )
+    properties = HiveProperties.of(schema, partition_by)
+    check_storable(properties.schema)
+    return hive_creation.create(location, properties)
+
+
+def open(
+    uri: str | os.PathLike[str],
+    *,
+    storage_options: dict[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """The partitioned namespace at a path or URI, in whichever layout it is.
+
+    `properties` are those of the hive layout (`lance.partitioning.…`) that count instead of what
+    is stored there.
+    """
+    return Table(open_root(Location.of(uri, storage_options), properties))

@@ -1,0 +1,188 @@
+"""Leaves of the Hive-style layout made fit for a manifest, and the manifest that lists them.
+
+No data file is written anew: a leaf gets the columns that its path holds, as one more small file
+for each of its own. Until the manifest is there the table is what it was; with it, it is of the
+newest format. Where a root has a manifest already, its properties make the difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phalanx.errors import PhalanxError
+from phalanx.model.hive_properties import PREFIX
+from phalanx.model.rows import plain_schema
+from phalanx.model.schema import Schema
+from phalanx.model.spec import PartitionSpec
+from phalanx.planning.scan import LOCATION
+from phalanx.storage import creation
+from phalanx.storage.adoption import check_renumbering, renumber
+from phalanx.storage.hive_files import HiveFiles
+from phalanx.storage.hive_root import HiveRoot, manifest_properties
+from phalanx.storage.lance_schema import is_aligned, schema_of
+from phalanx.storage.location import Location, new_cache
+from phalanx.storage.manifest import DIRECTORY, Manifest
+from phalanx.storage.manifest_changes import column_of
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.partition_rows import new_partitions
+from phalanx.storage.path_values import PathValues, check_stored, path_values
+from phalanx.storage.properties import WRITER_FLAG, Properties
+from phalanx.storage.races import until_won
+from phalanx.storage.reconcile import align
+from phalanx.storage.steps import Step, reach
+
+
+def check_leaves(root: HiveRoot) -> None:
+    """Refuse leaves that cannot become those of a manifest, before anything is changed."""
+    schema = root.hive.schema
+
+    def check(location: Location) -> None:
+        dataset = location.open_leaf()
+        check_stored(dataset, schema, root.hive.path_columns, location)
+        if not _has_ids(dataset, schema):
+            check_renumbering(dataset, schema, location)
+
+    in_parallel(check, [location for location, _ in _leaves(root)])
+
+
+def prepare_leaves(root: HiveRoot) -> HiveRoot:
+    """Give every leaf all columns, under the field ids of the table; the root that has no others.
+
+    Others may write meanwhile: what they write to such a leaf has all columns too.
+    """
+    schema = root.hive.schema
+    while True:
+        behind = [each for each in _leaves(root) if not is_aligned(each[0].open_leaf(), schema)]
+        if not behind:
+            return root
+        in_parallel(lambda each: _prepare(each[0], each[1], schema), behind)
+        now = root.latest()
+        if not isinstance(now, HiveRoot):
+            return root
+        root = now
+
+
+def switch(root: HiveRoot, spec: PartitionSpec) -> None:
+    """The one step that makes a table of the newest format; another may have done it."""
+    properties = Properties(root.hive.schema, {spec.id: spec}, "weak", _salt(root), 0, None)
+    leaves = root.leaves()[spec.id]
+    locations = iter(leaves.column(LOCATION).to_pylist())
+    staged = creation.staged_manifest(root.root, properties)
+    keys = root.keys_of_leaves(spec.id, leaves)
+    rows = new_partitions(Manifest(root.root, staged), keys, lambda _: next(locations))
+    reach(Step.COMMITTING)
+    if manifest_properties(root.root) is not None:
+        until_won(lambda: _switch_manifest(root.root, rows, properties))
+        reach(Step.MANIFEST_CREATED)
+        return
+    _insert(staged, rows)
+    creation.put_in_place(root.root, staged)
+
+
+def _switch_manifest(root: Location, rows: pa.Table, properties: Properties) -> None:
+    """Put the rows into a manifest that is there, and then, in one commit, the properties."""
+    where = root.child(DIRECTORY)
+    dataset = where.open(cache=new_cache())
+    own = dataset.to_table(["object_id"], filter="object_id = 'v1' OR object_id LIKE 'v1$%'")
+    ours = pc.is_in(own.column("object_id"), rows.column("object_id").combine_chunks())
+    if own.num_rows and not pc.all(ours).as_py():
+        raise PhalanxError(
+            f"Cannot upgrade {root}: its manifest has a namespace 'v1' of its own, and the newest "
+            "format needs that name. Move it elsewhere first."
+        )
+    columns = [pa.field("read_version", pa.uint64()), *map(column_of, properties.spec.fields)]
+    if new := [column for column in columns if column.name not in dataset.schema.names]:
+        dataset.add_columns(new)
+        reach(Step.COLUMNS_CHANGED)
+    _insert(where.open(cache=new_cache()), rows)
+    reach(Step.MANIFEST_WRITTEN)
+    switched: dict[str, str | None] = {**WRITER_FLAG, **properties.to_metadata()}
+    where.open(cache=new_cache()).update_metadata(switched)
+
+
+def _insert(manifest: lance.LanceDataset, rows: pa.Table) -> None:
+    """Add the rows that are not there."""
+    schema = manifest.schema
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    merge = manifest.merge_insert("object_id").when_not_matched_insert_all()
+    merge.use_index(False).conflict_retries(0).execute(pa.table(columns, schema=schema))
+
+
+def tidy(root: Location) -> bool:
+    """Remove the properties of the layout that was; whether there were any."""
+    files = HiveFiles(root)
+    found = files.read_properties() is not None
+    if found:
+        files.remove_properties()
+    dataset = root.child(DIRECTORY).open(cache=new_cache())
+    if old := [key for key in dataset.metadata if key.startswith(PREFIX)]:
+        dataset.update_metadata(dict[str, str | None].fromkeys(old))
+        found = True
+    if found:
+        reach(Step.PROPERTIES_CHANGED)
+    return found
+
+
+def _leaves(root: HiveRoot) -> Iterator[tuple[Location, PathValues | None]]:
+    for leaves in root.leaves().values():
+        locations = leaves.column(LOCATION).to_pylist()
+        for location, path in zip(locations, path_values(leaves, root.path_columns), strict=True):
+            yield root.root.child(location), path
+
+
+def _prepare(location: Location, path: PathValues | None, schema: Schema) -> None:
+    assert path is not None
+    plain = plain_schema(schema)
+
+    def attempt() -> None:
+        dataset = location.open_leaf()
+        missing = [name for name in plain.names if name not in dataset.schema.names]
+        if missing:
+            added = pa.schema([plain.field(name) for name in missing])
+
+            @lance.batch_udf(output_schema=added)
+            def constants(batch: pa.RecordBatch) -> pa.RecordBatch:
+                arrays = [pa.repeat(path.values[name], batch.num_rows) for name in missing]
+                return pa.RecordBatch.from_arrays(arrays, schema=added)
+
+            if dataset.get_fragments():
+                dataset.add_columns(constants, read_columns=[dataset.schema.names[0]])
+            else:
+                dataset.add_columns([field.with_nullable(True) for field in added])
+            reach(Step.COLUMNS_CHANGED)
+        dataset = location.open_leaf()
+        if _has_ids(dataset, schema):
+            align(location, schema, lambda: None)
+        else:
+            check_renumbering(dataset, schema, location)
+            renumber(dataset, schema, location)
+        reach(Step.LEAF_ALIGNED)
+
+    until_won(attempt)
+
+
+def _has_ids(dataset: lance.LanceDataset, schema: Schema) -> bool:
+    """Whether the columns of a leaf have the table's ids already, in whatever order they are."""
+    there = schema_of(dataset)
+    paths = [there.path_of(number) for number in there.ids]
+    return all(
+        path is None or schema.path_of(number) == path
+        for number, path in zip(there.ids, paths, strict=True)
+    )
+
+
+def _salt(root: HiveRoot) -> str:
+    """The same whenever the upgrade is tried: so are the names of the partitions."""
+    text = json.dumps([root.root.uri, sorted(root.stated.items())])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

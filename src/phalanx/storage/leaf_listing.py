@@ -1,0 +1,106 @@
+"""What every layout knows of its leaves: which there are, and what they are written as."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.fragment import FragmentMetadata
+
+from phalanx.model.grouping import positions
+from phalanx.model.partition_key import key_columns
+from phalanx.planning.pruning import Pruning
+from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
+from phalanx.storage.location import Location
+from phalanx.storage.properties import Properties
+
+
+class LeafShape(Protocol):
+    """What a leaf must look like for files to be written into it."""
+
+    def opened(self, location: Location) -> lance.LanceDataset:
+        """The newest version of a leaf, in this shape."""
+
+    def check(
+        self, dataset: lance.LanceDataset, files: Sequence[FragmentMetadata], location: Location
+    ) -> None:
+        """Refuse files that were written for another shape than the leaf has by now."""
+
+
+class LeafListing(ABC):
+    """The leaves of a table at one moment; it never changes."""
+
+    layout: ClassVar[str]
+    root: Location
+    properties: Properties
+    # The columns that only the paths of the leaves hold, each with its partition field; None
+    # where the leaves hold all columns.
+    path_columns: Mapping[str, str] | None = None
+
+    @abstractmethod
+    def latest(self) -> LeafListing:
+        """The leaves as they are now; perhaps those of a table that was upgraded meanwhile."""
+
+    @abstractmethod
+    def check_current(self) -> None:
+        """Refuse to go on under a schema or specs that another writer has changed."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> LeafShape:
+        """What the leaves look like."""
+
+    @property
+    @abstractmethod
+    def total_partitions(self) -> int:
+        """How many leaf tables there are, under all specs."""
+
+    @abstractmethod
+    def leaves(self, pruning: Pruning | None = None) -> dict[int, pa.Table]:
+        """The leaf tables of each spec that a predicate keeps, in the order of their values.
+
+        Each table has the `LEAF_COLUMNS`, and the fields of its spec by their ids.
+        """
+
+    def leaves_named(self, names: Iterable[str]) -> pa.Table:
+        """The leaves of any spec with these object ids: the `LEAF_COLUMNS` of those there are."""
+        wanted = pa.array(names, pa.string())
+        return pa.concat_tables(
+            leaves.select(LEAF_COLUMNS).filter(pc.is_in(leaves.column(OBJECT_ID), wanted))
+            for leaves in self.leaves().values()
+        )
+
+    def versions(self, names: Iterable[str] | None = None) -> dict[str, int | None]:
+        """The versions to read of these leaves (all), by object id."""
+        leaves = list(self.leaves().values()) if names is None else [self.leaves_named(names)]
+        return {
+            name: version
+            for each in leaves
+            for name, version in zip(
+                each.column(OBJECT_ID).to_pylist(),
+                each.column(READ_VERSION).to_pylist(),
+                strict=True,
+            )
+        }
+
+    # ── partition keys ───────────────────────────────────────────────────────────────────────
+
+    def missing(self, keys: pa.Table) -> pa.Table:
+        """The partition keys, all of the newest spec, that no leaf table has."""
+        return keys.filter(pa.array(self.places(keys) < 0))
+
+    def places(self, keys: pa.Table, spec_id: int | None = None) -> npt.NDArray[np.int64]:
+        """For each partition key of a spec (the newest) its row among the leaves; else −1."""
+        number = self.properties.spec.id if spec_id is None else spec_id
+        return positions(keys, self.keys_of_leaves(number, self.leaves()[number]))
+
+    def keys_of_leaves(self, spec_id: int, leaves: pa.Table) -> pa.Table:
+        """The partition keys of a spec's leaves."""
+        names = [field.field_id for field in self.properties.specs[spec_id].fields]
+        return key_columns(spec_id, leaves.select(names), leaves.num_rows)
