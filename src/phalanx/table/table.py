@@ -26,7 +26,7 @@ from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import new_salt
-from phalanx.storage.properties import Properties
+from phalanx.storage.properties import EXPRESSIONS, NAMESPACE, Properties
 from phalanx.storage.writing import MainBranches
 from phalanx.table import (
     changes,
@@ -48,6 +48,7 @@ from phalanx.table.rewrite_files import planned, rewrite_options
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
+from phalanx.table.upgrading import Upgrade, check_unpinned, upgrade
 from phalanx.table.vacuum import Vacuumed, vacuum
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -105,6 +106,11 @@ class Table:
     def mode(self) -> str:
         """Whether writes are atomic for each partition (weak) or for all (strong)."""
         return self._properties.mode
+
+    @property
+    def layout(self) -> str:
+        """How it is stored: "namespace", the newest format, or "expressions", a draft of it."""
+        return self._properties.layout
 
     @property
     def _properties(self) -> Properties:
@@ -197,7 +203,7 @@ class Table:
         "overwrite_partitions". Of all jobs with the same marker one is committed; a text of
         several lines is several markers, of which none may be committed before.
         """
-        return WriteJob.begin(self._writable(), operation, where, marker)
+        return WriteJob.begin(self._unpinned(), operation, where, marker)
 
     @_tells("adopt into")
     def adopt(self, uri: str | os.PathLike[str], /, **values: Any) -> PartitionKey:
@@ -223,9 +229,15 @@ class Table:
         self._manifest = strong.settled(self._refreshed())
         return self._manifest
 
+    def _unpinned(self) -> Manifest:
+        """The manifest for a change of rows; refuses one that readers would not see."""
+        manifest = self._writable()
+        check_unpinned(manifest)
+        return manifest
+
     def _statements(self) -> tuple[Manifest, Callable[[Statement], int]]:
         """What a statement is made for, and how it is run there: other threads may move on."""
-        manifest = self._writable()
+        manifest = self._unpinned()
         if manifest.properties.mode == "strong":
             return manifest, functools.partial(run_alone, manifest)
         return manifest, lambda statement: statement(MainBranches(manifest))
@@ -276,9 +288,9 @@ class Table:
         """
         chosen = rewrite_options(where, options)
         if target_spec is not None:
-            return Move(self._writable, chosen, target_spec, spark, progress).run()
+            return Move(self._unpinned, chosen, target_spec, spark, progress).run()
         commits = max_commits if partial_progress else min(1, max_commits)
-        return Compaction(self._writable, chosen, spark, commits, progress).run()
+        return Compaction(self._unpinned, chosen, spark, commits, progress).run()
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
 
@@ -343,6 +355,22 @@ class Table:
                 "Change it with set_mode('strong')."
             )
         return manifest
+
+    @_tells("upgrade")
+    def upgrade(self, dry_run: bool = False) -> Upgrade:
+        """Make a table of an earlier draft one of the newest format, in place; says what changes.
+
+        Of the layout "expressions" specs become structured transforms, and tags that rows read
+        become versions. No data is written anew, every row stays in its partition, and every plan
+        stays the same. It is refused, before anything changes, where the newest format would mean
+        something else, with the field or the table named: buckets by `md5_int` (import the table
+        instead), leaves that are read from a branch, or pinned in weak mode.
+
+        The rows change first, which means the same in both formats; then all specs in one commit.
+        A call that is cut off leaves a table of either format, and the next one completes it. With
+        `dry_run` nothing changes, and what is refused is told instead of raised.
+        """
+        return upgrade(self._writable(), dry_run)
 
     @_tells("vacuum")
     def vacuum(self, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Vacuumed:
@@ -416,17 +444,24 @@ def create(
     layout: str = "namespace",
     storage_options: dict[str, str] | None = None,
 ) -> Table:
-    """Make a partitioned namespace; an existing one is an error."""
+    """Make a partitioned namespace; an existing one is an error.
+
+    With `layout="expressions"` it is one of the draft in which every partition field is stored as
+    an expression; its buckets go by `md5_int`, and are never those of the newest format.
+    """
     if transaction not in ("weak", "strong"):
         raise PhalanxError(
             f"Cannot create a table with transaction={transaction!r}: expected 'weak' or 'strong'."
         )
-    if layout != "namespace":
-        raise PhalanxError(f"Cannot create a table with layout={layout!r}: use 'namespace'.")
+    if layout not in (NAMESPACE, EXPRESSIONS):
+        raise PhalanxError(
+            f"Cannot create a table with layout={layout!r}: expected {NAMESPACE!r}, the newest "
+            f"format, or {EXPRESSIONS!r}, the draft before it."
+        )
     numbered = Schema.of(schema)
     check_storable(numbered)
-    spec = next_spec(partition_by, numbered, {})
-    properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None)
+    spec = next_spec(partition_by, numbered, {}, drafted=layout == EXPRESSIONS)
+    properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None, layout)
     manifest = creation.create(Location.of(uri, storage_options), properties)
     return Table(strong.complete(manifest) if transaction == "strong" else manifest)
 
