@@ -326,10 +326,12 @@ def _text(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
     values = _argument(node, columns, rows)
     if is_hashed_as_it_is(values.type):
         return values
-    # Equal numbers have one text, whatever their width.
-    wide = values.cast(pa.float64()) if pt.is_floating(values.type) else values
-    text = Cast(Column((_VALUE,)), pa.string())
-    return evaluate_sql(to_sql(text), {_VALUE: wide}, rows)
+    # Equal values have one text, whatever their width.
+    if pt.is_floating(values.type):
+        values = values.cast(pa.float64())
+    elif pt.is_date64(values.type):
+        values = values.cast(pa.date32(), safe=False)
+    return evaluate_sql(to_sql(Cast(Column((_VALUE,)), pa.string())), {_VALUE: values}, rows)
 
 
 def _with_whole_abs(part: Node) -> Node:

@@ -11,7 +11,8 @@ NULL. The draft hashes text; of every other type these are the bytes:
 | integer, decimal, boolean, date,    | the text that DataFusion casts the value to:         |
 | time, timestamp (zoned ones in UTC) | `42`, `14.20`, `true`, `2025-12-10`                  |
 
-So a number hashes alike whatever its width, as the draft's rule 3 demands. Over several values,
+So a number hashes alike whatever its width, as the draft's rule 3 demands, and a day in both types
+of dates. Over several values,
 `md5_int(concat(…))`, NULLs are ignored, and the result is NULL only where all of them are: the
 draft's rule 4 wins over `concat`, which would give an empty text.
 """
