@@ -34,6 +34,7 @@ from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.table.scan import Scan
 from phalanx.table.table import Table, create, open
 from phalanx.table.transaction import Transaction
+from phalanx.table.upgrading import Upgrade
 from phalanx.table.vacuum import Vacuumed
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ __all__ = [
     "Transaction",
     "UnknownOutcome",
     "UnknownSpec",
+    "Upgrade",
     "Vacuumed",
     "__version__",
     "bucket",

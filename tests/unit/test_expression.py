@@ -361,7 +361,8 @@ def test_the_smallest_hash_has_an_absolute_value_in_an_expression_too() -> None:
         ("md5_int(col0, col0)", [TEXT], "md5_int takes"),
         ("murmur3(col0)", [pa.list_(INT)], "list<item: int64>"),
         ("murmur3_multi(col0, col1)", [INT, pa.struct([("a", INT)])], "struct"),
-        ("md5_int(col0)", [INT], "md5"),
+        ("md5_int(col0)", [pa.list_(INT)], "list<item: int64>"),
+        ("md5_int(concat(col0, col1))", [TEXT, pa.duration("s")], "duration"),
     ],
 )
 def test_hashes_of_what_cannot_be_hashed_are_refused(

@@ -13,10 +13,11 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import descriptions, history, importing, joins, json_text, rewriting
+from phalanx.cli import descriptions, history, importing, joins, json_text, rewriting, upgrading
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
+    Layout,
     Mode,
     Output,
     OutputOption,
@@ -94,6 +95,9 @@ def create(
     transaction: Annotated[
         Mode, typer.Option(help="Commit each partition for itself (weak), or all as one (strong).")
     ] = Mode.WEAK,
+    layout: Annotated[
+        Layout, typer.Option(help="How it is stored: the newest format, or a draft before it.")
+    ] = Layout.NAMESPACE,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
@@ -107,7 +111,12 @@ def create(
         assert schema is not None
         columns = _schema_in(schema)
     table = create_table(
-        uri, columns, partition_by, transaction=transaction.value, storage_options=options
+        uri,
+        columns,
+        partition_by,
+        transaction=transaction.value,
+        layout=layout.value,
+        storage_options=options,
     )
     made = descriptions.table_to_dict(table)
     if output is Output.JSON:
@@ -279,6 +288,7 @@ app.command()(history.rollback)
 app.command()(history.vacuum)
 app.command()(rewriting.rewrite)
 app.command()(joins.join_plan)
+app.command()(upgrading.upgrade)
 
 
 def _open(uri: str, options: list[str] | None, snapshot: str | None = None) -> Table:

@@ -37,6 +37,7 @@ def table_to_dict(table: Table) -> dict[str, Any]:
     return {
         "uri": table.uri,
         "mode": table.mode,
+        "layout": table.layout,
         **_sizes(partitions),
         "schema": json.loads(Schema.of(schema).to_json()),
         "specs": specs,
@@ -48,6 +49,7 @@ def show_table(found: dict[str, Any], schema: pa.Schema) -> None:
     facts = {
         "uri": found["uri"],
         "mode": _MODES[found["mode"]],
+        "layout": found["layout"],
         "partitions": f"{found['partitions']:,}",
         "rows": f"{found['rows']:,}",
         "size": decimal(found["bytes"]),

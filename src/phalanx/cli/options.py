@@ -24,6 +24,14 @@ class Mode(StrEnum):
     STRONG = "strong"
 
 
+class Layout(StrEnum):
+    """How a table is stored."""
+
+    NAMESPACE = "namespace"
+    EXPRESSIONS = "expressions"
+    HIVE = "hive"
+
+
 Uri = Annotated[
     str,
     typer.Argument(metavar="URI", help="Where the table is: a path or URI.", show_default=False),

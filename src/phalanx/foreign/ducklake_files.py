@@ -200,5 +200,3 @@ def _counts(stats: pa.Table, name: str) -> npt.NDArray[np.int64]:
 def _text(value: str) -> str:
     escaped = value.replace("'", "''")
     return f"'{escaped}'"
-
-

@@ -135,9 +135,7 @@ def _inlined_deletes(reading: CatalogReading, table: LakeTable) -> dict[int, pa.
         f"WHERE begin_snapshot <= {table.snapshot} GROUP BY 1"
     )
     files, places = rows.column("file_id").to_pylist(), rows.column("places")
-    return {
-        file_id: places[index].values.cast(pa.int64()) for index, file_id in enumerate(files)
-    }
+    return {file_id: places[index].values.cast(pa.int64()) for index, file_id in enumerate(files)}
 
 
 def _mappings(reading: CatalogReading, table: LakeTable) -> dict[int, list[tuple[Any, ...]]]:

@@ -223,9 +223,7 @@ def plan_scan(table: LakeTable, where: str | None) -> DuckLakePlan:
             kept[spec.id] = files.add_column(len(_FILE_COLUMNS) - 1, _DELETES, lists)
         inlined = count_inlined(reading, table)
     labels = {spec_id: spec.label(schema) for spec_id, spec in specs.items()}
-    return DuckLakePlan(
-        table.name, table.snapshot, pruning, labels, kept, totals, outside, inlined
-    )
+    return DuckLakePlan(table.name, table.snapshot, pruning, labels, kept, totals, outside, inlined)
 
 
 def _deletes_of(lists: pa.ChunkedArray) -> Iterator[tuple[DeleteFile, ...]]:

@@ -15,7 +15,6 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -23,6 +22,7 @@ import pyarrow.types as pt
 from phalanx.errors import InvalidSchema, InvalidSpec, PhalanxError
 from phalanx.model.chains import MOST_JUNCTIONS, MOST_OPERATORS, has_endless_chain
 from phalanx.model.conversion import NotPerRow, to_node
+from phalanx.model.md5_int import is_hashed_as_it_is, md5_int
 from phalanx.model.murmur3 import murmur3, murmur3_multi
 from phalanx.model.names import resolve_path
 from phalanx.model.sentences import MOST_LEVELS, TOO_DEEP, sentence
@@ -40,8 +40,6 @@ _UNKNOWN_COLUMN = re.compile(rf"No field named ({_NAME}(?:\.{_NAME})*)\.")
 # A panic inside DataFusion is no Exception, but no reason to end the program either.
 _STOPPED = (KeyboardInterrupt, SystemExit, GeneratorExit)
 _VALUE = "value"
-_HEX_VALUES = np.zeros(256, dtype=np.uint8)
-_HEX_VALUES[[*b"0123456789abcdef"]] = range(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ def evaluate(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Array
         available[name] = _evaluate_lifted(part, available, rows)
         return Column((name,))
 
-    rest = transform(node, compute)
+    rest = transform(transform(node, _with_whole_abs), compute)
     if isinstance(rest, Column) and len(rest.path) == 1:
         return available[rest.path[0]]
     return evaluate_sql(to_sql(rest), available, rows)
@@ -309,8 +307,11 @@ def _evaluate_lifted(call: Call, columns: Mapping[str, pa.Array], rows: int) -> 
             hashed = murmur3_multi(*(_argument(arg, columns, rows) for arg in call.args))
             return hashed.cast(_LIFTED_TYPE)
         case "md5_int":
-            digest = Cast(Call("md5", call.args), pa.string())
-            return _leading_int64(evaluate_sql(to_sql(digest), columns, rows))
+            (argument,) = call.args
+            parts: tuple[Node, ...] = (argument,)
+            if isinstance(argument, Call) and argument.name == "concat" and argument.args:
+                parts = argument.args
+            return md5_int(*(_text(part, columns, rows) for part in parts))
     raise AssertionError(call.name)
 
 
@@ -320,14 +321,23 @@ def _argument(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Arra
     return evaluate_sql(to_sql(node), columns, rows)
 
 
-def _leading_int64(hexed: pa.Array) -> pa.Array:
-    """The first 8 bytes of each hex digest as a big-endian signed integer."""
-    present = hexed.is_valid().to_numpy(zero_copy_only=False)
-    numbers = np.zeros(len(hexed), dtype=np.int64)
-    digests = hexed.drop_null().cast(pa.binary()).cast(pa.binary(32))
-    if len(digests):
-        text = np.frombuffer(digests.buffers()[1], np.uint8, 32 * len(digests), 32 * digests.offset)
-        nibbles = _HEX_VALUES[text.reshape(-1, 32)[:, :16]]
-        leading = np.ascontiguousarray(nibbles[:, ::2] << 4 | nibbles[:, 1::2])
-        numbers[present] = leading.view(">i8").ravel()
-    return pa.array(numbers, mask=~present)
+def _text(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
+    """The values of an argument as what is hashed of them: text or bytes."""
+    values = _argument(node, columns, rows)
+    if is_hashed_as_it_is(values.type):
+        return values
+    # Equal values have one text, whatever their width.
+    if pt.is_floating(values.type):
+        values = values.cast(pa.float64())
+    elif pt.is_date64(values.type):
+        values = values.cast(pa.date32(), safe=False)
+    return evaluate_sql(to_sql(Cast(Column((_VALUE,)), pa.string())), {_VALUE: values}, rows)
+
+
+def _with_whole_abs(part: Node) -> Node:
+    """`abs(hash) % n` as `abs(hash % n)`: the smallest int64 has no absolute value in 64 bits."""
+    match part:
+        case Call(name="%", args=(Call(name="abs", args=(Call() as hashed,)), Literal() as count)):
+            if hashed.name in LIFTED_FUNCTIONS:
+                return Call("abs", (Call("%", (hashed, count)),))
+    return part

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from phalanx.errors import InvalidSchema, InvalidSpec
-from phalanx.model.expression import checked
+from phalanx.model.expression import Expression, checked
+from phalanx.model.expression_specs import check_drafted, hashed_by_md5
 from phalanx.model.hive_functions import HiveHash
 from phalanx.model.partition_by import (
     CustomExpression,
@@ -22,11 +23,16 @@ from phalanx.model.transform import COLUMN, IDENTITY, Transform
 
 
 def next_spec(
-    partition_by: PartitionBy, schema: Schema, earlier: Mapping[int, PartitionSpec]
+    partition_by: PartitionBy,
+    schema: Schema,
+    earlier: Mapping[int, PartitionSpec],
+    *,
+    drafted: bool = False,
 ) -> PartitionSpec:
     """The spec version that follows the earlier ones, its field ids reused as the format demands.
 
     A field that means the same as an earlier one gets its id; an id never means anything else.
+    With `drafted` it is a spec of the expression draft, which has buckets of its own.
     """
     by_meaning: dict[object, PartitionField] = {}
     by_id: dict[str, PartitionField] = {}
@@ -36,7 +42,7 @@ def next_spec(
             by_id.setdefault(field.field_id, field)
     fields: list[PartitionField] = []
     for term in partition_terms(partition_by):
-        field = _field(term, schema, by_id)
+        field = _field(term, schema, by_id, drafted)
         if (same := by_meaning.get(field.meaning)) is not None:
             field = _reused(field, term, same)
         elif any(
@@ -76,7 +82,7 @@ def check_specs(specs: Mapping[int, PartitionSpec]) -> None:
 
 
 def _field(
-    term: PartitionTerm, schema: Schema, taken: Mapping[str, PartitionField]
+    term: PartitionTerm, schema: Schema, taken: Mapping[str, PartitionField], drafted: bool
 ) -> PartitionField:
     try:
         source_ids = tuple(schema.id_of(column) for column in term.columns)
@@ -94,10 +100,14 @@ def _field(
             f"Cannot partition by hash of {names[0]!r}: only the hive layout has it. Use "
             "bucket, or create the table with layout='hive'."
         )
+    if drafted:
+        derivation, result_type = derived(hashed_by_md5(term), names, types)
     field_id = "unnamed" if term.field_id is None else term.field_id
     field = PartitionField(field_id, source_ids, derivation, result_type)
+    if drafted:
+        check_drafted(field)
     if term.field_id is None:
-        field = replace(field, field_id=_default_id(field, names, taken))
+        field = replace(field, field_id=_default_id(field, term, names, taken))
     return field
 
 
@@ -123,17 +133,22 @@ def derived(
 
 
 def _default_id(
-    field: PartitionField, names: list[str], taken: Mapping[str, PartitionField]
+    field: PartitionField,
+    term: PartitionTerm,
+    names: list[str],
+    taken: Mapping[str, PartitionField],
 ) -> str:
     for other in taken.values():
         if other.meaning == field.meaning:
             return other.field_id
-    if field.expression is not None or any("." in name for name in names):
+    # The draft's buckets are expressions, but they are called as what was asked for.
+    called = term.derivation if isinstance(term.derivation, Transform) else field.derivation
+    if isinstance(called, Expression) or any("." in name for name in names):
         raise InvalidSpec(
             f"Cannot name the partition field {field.derivation.label(*names)}: expressions and "
             "nested columns have no default field id. Give one with field_id=…, or AS … in text"
         )
-    return next(name for name in _candidates(field.derivation, names) if name not in taken)
+    return next(name for name in _candidates(called, names) if name not in taken)
 
 
 def _candidates(derivation: Transform, names: list[str]) -> Iterator[str]:

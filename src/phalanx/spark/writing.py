@@ -216,7 +216,8 @@ def check_unchanged(
         partition_by = options.text("partition_by")
     if partition_by is not None:
         known = Schema.of(table.schema)
-        wanted = next_spec(partition_by, known, table.specs)
+        drafted = table.layout == "expressions"
+        wanted = next_spec(partition_by, known, table.specs, drafted=drafted)
         if all(wanted.fields != spec.fields for spec in specs):
             raise InvalidSpec(
                 f"Cannot write to {table.uri} by {wanted.label(known) or 'nothing'}: it is "

@@ -11,7 +11,7 @@ from phalanx.errors import PhalanxError, StorageFailure
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest import DIRECTORY, Manifest
-from phalanx.storage.manifest_changes import column_of, plain_rows
+from phalanx.storage.manifest_changes import column_of, pin_columns, plain_rows
 from phalanx.storage.naming import spec_namespace
 from phalanx.storage.properties import WRITER_FLAG, Properties
 from phalanx.storage.steps import Step, reach
@@ -23,7 +23,6 @@ _FIXED_COLUMNS = [
     pa.field("location", pa.string()),
     pa.field("metadata", pa.string()),
     pa.field("base_objects", pa.list_(pa.field("object_id", pa.string()))),
-    pa.field("read_version", pa.uint64()),
 ]
 
 
@@ -36,7 +35,7 @@ def create(root: Location, properties: Properties) -> Manifest:
 def staged_manifest(root: Location, properties: Properties) -> lance.LanceDataset:
     """A manifest without partitions, in memory."""
     fields = [field for spec in properties.specs.values() for field in spec.fields]
-    schema = pa.schema([*_FIXED_COLUMNS, *map(column_of, fields)])
+    schema = pa.schema([*_FIXED_COLUMNS, *pin_columns(properties), *map(column_of, fields)])
     rows = plain_rows([(spec_namespace(number), "namespace", None) for number in properties.specs])
     table = pa.Table.from_arrays(
         [

@@ -22,10 +22,14 @@ _HINT = "_versions/latest_version_hint.json"
 
 @dataclass(frozen=True, slots=True)
 class LanceTable:
-    """A table of the namespace, and the versions of it that are needed in any case."""
+    """A table of the namespace, and the versions of it that are needed in any case.
+
+    It may be a branch of a table: whatever else reads that table may need its files.
+    """
 
     location: Location
     needed: frozenset[int] = frozenset()
+    is_branch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +95,7 @@ def debris(
         _Listing(table, root, f"{path}/", owned.get(path, [])) for path, table in inside.items()
     ]
     listings += in_parallel(_listed_alone, outside)
-    found = in_parallel(
-        lambda each: unlisted(each.table.location, each.files, each.table.needed, before), listings
-    )
+    found = in_parallel(lambda each: _unlisted(each, before), listings)
     # No two files have the same name: what one table reads in another is known by it.
     elsewhere = {name for each in found for name in each.elsewhere}
     return Debris(
@@ -109,6 +111,13 @@ def debris(
             if each.left_alone is not None
         },
     )
+
+
+def _unlisted(listing: _Listing, before: datetime) -> Unlisted:
+    table = listing.table
+    if table.is_branch:
+        return Unlisted(left_alone="it is a branch, and tags of its table may need its versions")
+    return unlisted(table.location, listing.files, table.needed, before)
 
 
 def _by_table(

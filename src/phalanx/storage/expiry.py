@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.storage.head import HEAD, Head, head_row, with_head
+from phalanx.storage.head import Head, head_row, with_head
 from phalanx.storage.history_rows import MARKER, PHALANX, SNAPSHOT, TABLE_VERSION
-from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest import HEAD, Manifest
 from phalanx.storage.manifest_changes import change
 from phalanx.storage.naming import SEPARATOR
 from phalanx.storage.steps import Step, reach

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UnknownOutcome
-from phalanx.planning.scan import OBJECT_ID, ROW_ADDRESS
+from phalanx.planning.scan import LOCATION, OBJECT_ID, ROW_ADDRESS
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.history_rows import (
     MARKER,
@@ -32,14 +32,21 @@ from phalanx.storage.history_rows import (
     marker_rows,
     snapshot_id,
 )
-from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest import HEAD, Manifest
 from phalanx.storage.manifest_changes import change, completed, upsert
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.pins import (
+    PIN_COLUMNS,
+    READ_BRANCH,
+    READ_TAG,
+    READ_VERSION,
+    branch_of,
+    is_pinned,
+)
 from phalanx.storage.races import Result, Unsettled, is_lost_race, settling, until_won
 from phalanx.storage.steps import Step, reach
 
-HEAD = "__phalanx_head"
 # How far the clocks of two machines may be apart.
 CLOCK_MARGIN = timedelta(minutes=2)
 
@@ -265,10 +272,30 @@ def _table_rows(
         rows = pa.concat_tables([rows, completed(manifest, made)])
     versions = {leaf.object_id: leaf.version for leaf in leaves}
     listed = [versions.get(name) for name in rows.column("object_id").to_pylist()]
-    place = rows.column_names.index("read_version")
-    return completed(
-        manifest, rows.set_column(place, "read_version", pa.array(listed, pa.uint64()))
-    )
+    place = rows.column_names.index(READ_VERSION)
+    rows = rows.set_column(place, READ_VERSION, pa.array(listed, pa.uint64()))
+    return completed(manifest, _on_their_branches(rows, found))
+
+
+def _on_their_branches(rows: pa.Table, found: pa.Table) -> pa.Table:
+    """The rows, each with the branch that its leaf is read from; no tag stands for a new version.
+
+    Only the expression draft has these columns.
+    """
+    if READ_BRANCH in rows.column_names:
+        names, places = found.column(OBJECT_ID).to_pylist(), found.column(LOCATION).to_pylist()
+        located = dict(zip(names, places, strict=True))
+        branches = [
+            branch_of(stored, located[name]) if name in located else None
+            for name, stored in zip(
+                rows.column("object_id").to_pylist(),
+                rows.column("location").to_pylist(),
+                strict=True,
+            )
+        ]
+        place = rows.column_names.index(READ_BRANCH)
+        rows = rows.set_column(place, READ_BRANCH, pa.array(branches, pa.string()))
+    return rows.drop_columns([name for name in (READ_TAG,) if name in rows.column_names])
 
 
 def _version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
@@ -287,8 +314,14 @@ def _version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
 
 
 def leave_strong(manifest: Manifest) -> None:
-    """Take away in one commit all that only strong mode has."""
-    pinned = "object_type = 'table' AND read_version IS NOT NULL"
+    """Take away in one commit all that only strong mode has.
+
+    In the expression draft rows may say what is to be read in weak mode too: that stays.
+    """
+    if manifest.properties.is_drafted and not manifest.row(HEAD).num_rows:
+        return
+    columns = manifest.dataset.schema.names
+    pinned = is_pinned(columns)
     # Whoever repeats a transaction finds its marker, whatever the mode was meanwhile.
     ours = (
         f"object_type = '{TABLE_VERSION}' OR "
@@ -298,7 +331,8 @@ def leave_strong(manifest: Manifest) -> None:
     if not rows.num_rows:
         return
     tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
-    change(manifest, tables.drop_columns("read_version"), rows.column(ADDRESS).to_numpy())
+    cleared = [field.name for field in PIN_COLUMNS if field.name in columns]
+    change(manifest, tables.drop_columns(cleared), rows.column(ADDRESS).to_numpy())
     reach(Step.STRONG_ROWS_REMOVED)
 
 

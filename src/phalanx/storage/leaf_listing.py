@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import lance
 import numpy as np
@@ -36,12 +36,16 @@ class LeafShape(Protocol):
 class LeafListing(ABC):
     """The leaves of a table at one moment; it never changes."""
 
-    layout: ClassVar[str]
     root: Location
     properties: Properties
     # The columns that only the paths of the leaves hold, each with its partition field; None
     # where the leaves hold all columns.
     path_columns: Mapping[str, str] | None = None
+
+    @property
+    @abstractmethod
+    def layout(self) -> str:
+        """How the table is stored."""
 
     @abstractmethod
     def latest(self) -> LeafListing:

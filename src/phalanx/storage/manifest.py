@@ -30,10 +30,14 @@ from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_or
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR, spec_namespace
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.pins import READ_BRANCH, READ_TAG, Tag, is_pinned, resolved
 from phalanx.storage.properties import MODE, Properties, properties_of
 from phalanx.storage.reconcile import AlignedLeaves
 
 DIRECTORY = "__manifest"
+# The row that every strong commit changes.
+HEAD = "__phalanx_head"
 # Up to here reading all rows costs no more than having Lance filter them.
 _FEW_ROWS = 4096
 # More ids than these are not put into a filter.
@@ -54,8 +58,6 @@ class _Shared:
 class Manifest(LeafListing):
     """One version of a namespace's manifest."""
 
-    layout = "namespace"
-
     def __init__(
         self,
         root: Location,
@@ -73,7 +75,13 @@ class Manifest(LeafListing):
         self._asked = 0
         self._shared: _Shared = shared or _Shared()
         self._is_staged = False
+        self._tags: list[Tag] = []
         self._rows: dict[str, pa.Table] = {}
+
+    @property
+    def layout(self) -> str:
+        """How the table is stored: the newest format, or a draft that has a manifest too."""
+        return self.properties.layout
 
     @classmethod
     def open(cls, root: Location, earlier: Manifest | None = None) -> Manifest:
@@ -108,7 +116,8 @@ class Manifest(LeafListing):
         """The newest version; this one if nothing changed."""
         newest = self._shared.newest or self
         with suppress(OSError, ValueError):
-            if newest.dataset.latest_version == newest.version:
+            # A tag can move without the manifest.
+            if newest.dataset.latest_version == newest.version and newest._tags_stand():
                 return newest
         self._shared.newest = Manifest.open(self.root, newest)
         return self._shared.newest
@@ -131,9 +140,14 @@ class Manifest(LeafListing):
         metadata = self.dataset.metadata
         found = properties_of(metadata, self.root.uri)
         # Another writer of the format says strong only by what it writes.
-        if not metadata.get(MODE) and self.dataset.count_rows("object_type = 'table_version'"):
+        columns = self.dataset.schema.names
+        written = is_pinned(columns) if found.is_drafted else "object_type = 'table_version'"
+        if not metadata.get(MODE) and self.dataset.count_rows(written):
             return replace(found, mode="strong")
         return found
+
+    def _tags_stand(self) -> bool:
+        return all(in_parallel(lambda tag: tag.stands, self._tags))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +247,7 @@ class Manifest(LeafListing):
 
     def _known_to(self, later: Manifest) -> KnownLeaves | None:
         """What this version knows of its leaves, for a later one."""
-        if self._is_staged or self._mode != later._mode:
+        if self._is_staged or self._mode != later._mode or self._tags:
             return None
         if self.properties.specs != later.properties.specs:
             return None
@@ -256,6 +270,9 @@ class Manifest(LeafListing):
             columns=stored, filter=condition, fragments=fragments, with_row_address=True
         ).to_table()
         unknown = pa.nulls(rows.num_rows, pa.uint64())
+        if self.properties.is_drafted and not self._has_left_strong:
+            rows, self._tags = resolved(self.root, rows)
+            return rows
         if "read_version" not in stored:
             rows = rows.append_column("read_version", unknown)
         place = rows.column_names.index("read_version")
@@ -276,6 +293,14 @@ class Manifest(LeafListing):
         mode: str | None = self.dataset.metadata.get(MODE)
         return mode
 
+    @property
+    def _has_left_strong(self) -> bool:
+        """Whether the mode is weak, and what it was strong with has not been cleared away yet.
+
+        Else the expression draft has a row honoured in every mode.
+        """
+        return self._mode == "weak" and self.row(HEAD).num_rows > 0
+
     def _newest_versions(self) -> dict[str, int]:
         """What the highest `table_version` row of each table says (format: Appendix C)."""
         rows = self.dataset.to_table(
@@ -295,7 +320,8 @@ class Manifest(LeafListing):
 
     def _columns(self) -> list[str]:
         fields = {field.column for spec in self.properties.specs.values() for field in spec.fields}
-        return [*(name for name in STORED_COLUMNS if name != ADDRESS), *sorted(fields)]
+        pins = (READ_BRANCH, READ_TAG) if self.properties.is_drafted else ()
+        return [*(name for name in STORED_COLUMNS if name != ADDRESS), *pins, *sorted(fields)]
 
     def _check_spec_versions(self) -> None:
         """Refuse data under a spec that has no definition: it would be left out in silence."""

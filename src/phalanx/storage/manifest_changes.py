@@ -20,6 +20,7 @@ from phalanx.errors import CommitConflict
 from phalanx.model.spec import PartitionField
 from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.manifest_rows import Addresses, change_rows, is_piled_up
+from phalanx.storage.pins import PIN_COLUMNS
 from phalanx.storage.properties import EPOCH, Properties
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.steps import Step, reach
@@ -122,6 +123,25 @@ def add_columns(manifest: Manifest, fields: Iterable[PartitionField]) -> None:
     if new:
         dataset.add_columns([column_of(field) for field in new])
         reach(Step.COLUMNS_CHANGED)
+
+
+def pin_columns(properties: Properties) -> tuple[pa.Field, ...]:
+    """The manifest's columns that say what is to be read of a leaf."""
+    return PIN_COLUMNS if properties.is_drafted else PIN_COLUMNS[:1]
+
+
+def add_pin_columns(manifest: Manifest) -> None:
+    """Add those columns that another writer has left out."""
+    present = set(manifest.dataset.schema.names)
+    if missing := [each for each in pin_columns(manifest.properties) if each.name not in present]:
+        _writable(manifest).add_columns(missing)
+        reach(Step.COLUMNS_CHANGED)
+
+
+def drop_columns(manifest: Manifest, names: list[str]) -> None:
+    """Remove columns that nobody reads."""
+    _writable(manifest).drop_columns(names)
+    reach(Step.COLUMNS_CHANGED)
 
 
 def widen_columns(manifest: Manifest, fields: Iterable[PartitionField]) -> None:

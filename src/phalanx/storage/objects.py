@@ -16,6 +16,7 @@ from lance.dataset import ColumnOrdering
 from phalanx.model.partition_key import text_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import SEPARATOR, spec_namespace
+from phalanx.storage.pins import resolved
 from phalanx.storage.properties import spec_key
 
 NAMESPACE = "namespace"
@@ -26,7 +27,7 @@ _AFTER_SEPARATOR = chr(ord(SEPARATOR) + 1)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the manifest."""
+    """A row of the manifest; of a table with the location and the version that are read."""
 
     object_id: str
     location: str | None
@@ -48,6 +49,8 @@ def find(manifest: Manifest, object_id: str, kind: str) -> Entry | None:
     if not rows.num_rows:
         return None
     first = rows.slice(0, 1)
+    if manifest.properties.is_drafted and kind == TABLE:
+        first, _ = resolved(manifest.root, first)
     stored = json.loads(first.column("metadata")[0].as_py() or "{}")
     return Entry(
         object_id,

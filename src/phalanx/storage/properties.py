@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
+from phalanx.model import expression_specs
 from phalanx.model.evolution import check_specs
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
@@ -25,6 +26,8 @@ PENDING = "phalanx.pending"
 # Stock clients read a manifest with this flag, and refuse to write it.
 WRITER_FLAG = {"lance.namespace.manifest.writer_feature_flags": str(1 << 62)}
 _MODES = ("weak", "strong")
+# The newest format, and the draft before it in which every partition field is an expression.
+NAMESPACE, EXPRESSIONS = "namespace", "expressions"
 _SPEC = re.compile(r"partition_spec_v(\d+)")
 
 
@@ -38,15 +41,22 @@ class Properties:
     salt: str
     epoch: int
     pending: str | None
+    layout: str = NAMESPACE
 
     @property
     def spec(self) -> PartitionSpec:
         """The newest spec, under which rows are written."""
         return self.specs[max(self.specs)]
 
+    @property
+    def is_drafted(self) -> bool:
+        """Whether it is stored as the expression draft says."""
+        return self.layout == EXPRESSIONS
+
     def to_metadata(self) -> dict[str, str]:
         """The table metadata that says the same."""
-        specs = {spec_key(number): spec.to_json() for number, spec in self.specs.items()}
+        written = expression_specs.to_array if self.is_drafted else PartitionSpec.to_json
+        specs = {spec_key(number): written(spec) for number, spec in self.specs.items()}
         return {
             **specs,
             SCHEMA: self.schema.to_json(),
@@ -82,10 +92,17 @@ def properties_of(metadata: Mapping[str, str], root: str) -> Properties:
             f"{root} has partition specs but no schema among its properties: it was not created "
             "completely. Create it again elsewhere."
         )
+    drafted = {expression_specs.is_array(text) for text in found.values()}
+    if len(drafted) > 1:
+        raise InvalidSpec(
+            f"{root} has specs of two formats: some are arrays of expressions, some are objects. "
+            "Restore those that something else has written."
+        )
+    layout = EXPRESSIONS if drafted == {True} else NAMESPACE
     specs = {}
     for number, text in sorted(found.items()):
         try:
-            specs[number] = _spec(text)
+            specs[number] = _spec(number, text, layout)
         except InvalidSpec as error:
             raise InvalidSpec(f"{spec_key(number)} of {root} cannot be read. {error}") from None
     check_specs(specs)
@@ -104,11 +121,14 @@ def properties_of(metadata: Mapping[str, str], root: str) -> Properties:
         salt=metadata.get(SALT, ""),
         epoch=int(epoch),
         pending=metadata.get(PENDING) or None,
+        layout=layout,
     )
 
 
 @lru_cache(maxsize=256)
-def _spec(text: str) -> PartitionSpec:
+def _spec(number: int, text: str, layout: str) -> PartitionSpec:
+    if layout == EXPRESSIONS:
+        return expression_specs.from_array(number, text)
     return PartitionSpec.from_json(text)
 
 

@@ -20,6 +20,7 @@ from phalanx.storage.history_rows import entries_of, leaves_changed
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
+from phalanx.storage.pins import READ_BRANCH, READ_TAG, branch_of
 from phalanx.storage.races import until_won
 from phalanx.storage.steps import Step, reach
 
@@ -48,6 +49,27 @@ def locations_of(
             strict=True,
         )
     }
+
+
+def branches_of(manifest: Manifest) -> dict[str, str]:
+    """The branches from which leaves are read that are not read from their main branch."""
+    columns = manifest.dataset.schema.names
+    other = [name for name in (READ_BRANCH, READ_TAG) if name in columns]
+    if not manifest.properties.is_drafted or not other:
+        return {}
+    said = " OR ".join(f"{name} IS NOT NULL" for name in other)
+    rows = manifest.dataset.to_table(
+        columns=["object_id", "location"], filter=f"object_type = 'table' AND ({said})"
+    )
+    stored = dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+    leaves = manifest.leaves_named(stored)
+    found = {
+        name: branch_of(stored[name], location)
+        for name, location in zip(
+            leaves.column(OBJECT_ID).to_pylist(), leaves.column(LOCATION).to_pylist(), strict=True
+        )
+    }
+    return {name: branch for name, branch in found.items() if branch is not None}
 
 
 def publish(

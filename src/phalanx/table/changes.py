@@ -42,7 +42,7 @@ SchemaChange = Callable[[Properties], Properties]
 def evolve(manifest: Manifest, partition_by: PartitionBy) -> tuple[Manifest, PartitionSpec]:
     """Add a spec version; of two at the same time one wins, and the other is told."""
     start = manifest.properties
-    spec = next_spec(partition_by, start.schema, start.specs)
+    spec = next_spec(partition_by, start.schema, start.specs, drafted=start.is_drafted)
     if spec.fields == start.spec.fields:
         return manifest, start.spec
     manifest = _prepared(manifest, lambda latest: add_columns(latest, spec.fields))

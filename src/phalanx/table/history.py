@@ -95,13 +95,20 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
 
     def attempt() -> int:
         base, newest = begin(manifest)
-        wanted = at(base, snapshot).versions()
+        past = at(base, snapshot)
+        wanted, places = past.versions(), locations_of(past)
         locations = locations_of(base)
 
         def restored(item: tuple[str, int | None]) -> LeafVersion | None:
             name, now = item
             assert now is not None
             location, then = locations[name], wanted.get(name)
+            if name in wanted and places[name] != location:
+                raise PhalanxError(
+                    f"Cannot roll back {manifest.root} to {snapshot}: one of its partitions was "
+                    f"read from {places[name]} then, and is from {location} now. Set read_branch "
+                    "in its manifest row to what it was first."
+                )
             if then == now:
                 return None
             if then is None:
@@ -126,15 +133,26 @@ def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
     """The partitions that differ between two snapshots: their versions, rows added and removed."""
     before, after = at(manifest, a), at(manifest, b)
     old, new = before.versions(), after.versions()
+    old_places, new_places = locations_of(before), locations_of(after)
     # Partitions are never taken away: the later of the two has all.
     whole = after if len(new) >= len(old) else before
     locations = locations_of(whole)
     names = list(whole.versions())
-    changed = [name for name in names if old.get(name) != new.get(name)]
-    counts = in_parallel(
-        lambda name: _rows_changed(manifest, name, locations[name], old.get(name), new.get(name)),
-        changed,
-    )
+    changed = [
+        name
+        for name in names
+        if (old.get(name), old_places.get(name)) != (new.get(name), new_places.get(name))
+    ]
+
+    def counted(name: str) -> tuple[int, int]:
+        place = locations[name]
+        if {old_places.get(name, place), new_places.get(name, place)} == {place}:
+            return _rows_changed(manifest, name, place, old.get(name), new.get(name))
+        # Versions of two branches have only their files in common.
+        was, now = old_places[name], new_places[name]
+        return rows_changed(was.open_leaf(old[name]), now.open_leaf(new[name]))
+
+    counts = in_parallel(counted, changed)
     # A partition without rows is as good as none.
     real = [
         place

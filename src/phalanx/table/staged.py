@@ -25,7 +25,7 @@ from phalanx.storage.naming import leaf_directory
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
-from phalanx.storage.publishing import check_main, note_published, publish, standing
+from phalanx.storage.publishing import check_main, locations_of, note_published, publish, standing
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, named, remove_unlisted
@@ -310,9 +310,11 @@ class StagedChanges:
         """The staged versions on top of a manifest, and the rows of the partitions it lacks."""
         found: list[LeafVersion] = []
         old = {name: each for name, each in self._leaves.items() if each.base is not None}
-        current = latest.versions(old)
+        current, read_from = latest.versions(old), locations_of(latest, old)
         for name, each in old.items():
             version = each.version
+            if read_from.get(name, each.location) != each.location:
+                raise self._overtaken(latest, {name}, "and it is read from another branch now")
             if current.get(name) != each.base:
                 version = self._moved_on(latest, name, each, current.get(name))
             if version == current.get(name):

@@ -15,11 +15,11 @@ from phalanx.planning.scan import READ_VERSION
 from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import change_properties
+from phalanx.storage.manifest_changes import add_pin_columns, change_properties
 from phalanx.storage.manifest_paths import check_detachable
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
-from phalanx.storage.publishing import follow, locations_of, publish
+from phalanx.storage.publishing import branches_of, follow, locations_of, publish
 from phalanx.storage.reconcile import aligned
 
 _LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
@@ -56,10 +56,11 @@ def _is_ready(manifest: Manifest, found: Head) -> bool:
     )
 
 
-def complete(manifest: Manifest) -> Manifest:
+def complete(manifest: Manifest, operation: str | None = None) -> Manifest:
     """Complete a change of a strong namespace's properties: its leaves, then its head.
 
     Every leaf gets the namespace's schema; one without a version is taken as its main shows it.
+    The snapshot is called as the operation, or else by what the properties tell.
     """
     changed: list[LeafVersion] = []
 
@@ -71,12 +72,15 @@ def complete(manifest: Manifest) -> Manifest:
             return latest
         if found is not None and properties.pending == _LEAVING:
             return _left(latest, found)
+        if found is None:
+            add_pin_columns(latest)
+            latest = latest.latest()
         changed[:] = _brought_in_line(latest, all_leaves=found is None)
         head.commit(
             latest,
             found or first_head(latest),
             changed,
-            _operation(latest, found),
+            operation or _operation(latest, found),
             new=spec_namespace_row(latest),
             epoch=properties.epoch,
         )
@@ -131,12 +135,23 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
             manifest = change_properties(manifest.latest(), changed)
         return complete(manifest)
     if manifest.properties.mode == "strong":
+        _check_on_main(manifest)
         # What stands on a main branch past Phalanx is told before anything changes.
         manifest = publish(begin(manifest)[0])
         change_properties(manifest, dataclasses.replace(manifest.properties, pending=_LEAVING))
         manifest = complete(manifest)
     head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
     return manifest.latest()
+
+
+def _check_on_main(manifest: Manifest) -> None:
+    """Refuse weak mode, in which the main branch is read, for leaves that are read from others."""
+    for name, branch in branches_of(manifest).items():
+        raise PhalanxError(
+            f"Cannot set {manifest.root} to weak mode: its table {name} is read from the branch "
+            f"{branch!r}, and in weak mode the main branch is. Bring its rows there, and set "
+            "read_branch in its manifest row to NULL first."
+        )
 
 
 def _check_leaves(manifest: Manifest) -> None:

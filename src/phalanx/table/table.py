@@ -31,11 +31,12 @@ from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import new_salt
-from phalanx.storage.properties import Properties
+from phalanx.storage.properties import EXPRESSIONS, NAMESPACE, Properties
 from phalanx.table import (
     changes,
     foreign_writes,
     history,
+    hive_upgrade,
     inspection,
     operations,
     strong,
@@ -45,7 +46,7 @@ from phalanx.table.arrivals import Statement
 from phalanx.table.findings import Health
 from phalanx.table.health import health
 from phalanx.table.health_limits import health_limits
-from phalanx.table.hive_upgrade import UpgradePlan, finish_upgrade, plan_upgrade, upgrade
+from phalanx.table.hive_upgrade import UpgradePlan
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
@@ -53,9 +54,10 @@ from phalanx.table.rewrite_files import planned
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
+from phalanx.table.upgrading import Upgrade, check_unpinned, upgrade
 from phalanx.table.vacuum import Vacuumed, vacuum
 
-LAYOUTS = ("namespace", "hive")
+LAYOUTS = (NAMESPACE, EXPRESSIONS, "hive")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -114,7 +116,7 @@ class Table:
 
     @property
     def layout(self) -> str:
-        """How the leaves are laid out: "namespace" is the newest format, "hive" a draft."""
+        """How it is stored: "namespace", the newest format; "expressions" or "hive", drafts."""
         return self._refreshed().layout
 
     @property
@@ -239,7 +241,7 @@ class Table:
     def _written(self) -> LeafListing:
         """What a write begins with, in any layout."""
         found = self._refreshed()
-        return self._writable() if isinstance(found, Manifest) else found
+        return self._unpinned() if isinstance(found, Manifest) else found
 
     def _writable(self) -> Manifest:
         if self._snapshot is not None:
@@ -249,6 +251,12 @@ class Table:
             )
         manifest = strong.settled(self._namespace())
         self._manifest = manifest
+        return manifest
+
+    def _unpinned(self) -> Manifest:
+        """The manifest for a change of rows; refuses one that readers would not see."""
+        manifest = self._writable()
+        check_unpinned(manifest)
         return manifest
 
     def _statements(self) -> tuple[LeafListing, Callable[[Statement], int]]:
@@ -304,7 +312,7 @@ class Table:
         """
         chosen = rewrite_options(where, options)
         if target_spec is not None:
-            return Move(self._writable, chosen, target_spec, spark, progress).run()
+            return Move(self._unpinned, chosen, target_spec, spark, progress).run()
         commits = max_commits if partial_progress else min(1, max_commits)
         return Compaction(self._written, chosen, spark, commits, progress).run()
 
@@ -365,22 +373,6 @@ class Table:
         """Take back what someone wrote to leaves past Phalanx; returns these leaves."""
         return foreign_writes.discard(self._strong(self._writable()))
 
-    @_tells("upgrade")
-    def upgrade(self, dry_run: bool = False) -> UpgradePlan:
-        """Make it a table of the newest format, in place and without rewriting data; says how.
-
-        The table stays as it was until the last step, and is of the newest format after it. A
-        call that was cut off is finished by the next. With `dry_run` nothing is changed.
-        """
-        found = self._refreshed()
-        if not isinstance(found, HiveRoot):
-            finish_upgrade(self._writable().root)
-            raise PhalanxError(f"Cannot upgrade {self.uri}: it has the newest format already.")
-        plan = plan_upgrade(found)
-        if not dry_run:
-            self._manifest = upgrade(found, plan)
-        return plan
-
     def _strong(self, manifest: Manifest) -> Manifest:
         if manifest.properties.mode != "strong":
             raise PhalanxError(
@@ -388,6 +380,33 @@ class Table:
                 "Change it with set_mode('strong')."
             )
         return manifest
+
+    @_tells("upgrade")
+    def upgrade(self, dry_run: bool = False) -> Upgrade | UpgradePlan:
+        """Make a table of an earlier draft one of the newest format, in place; says what changes.
+
+        Of the layout "expressions" specs become structured transforms, and tags that rows read
+        become versions. No data is written anew, every row stays in its partition, and every plan
+        stays the same. It is refused, before anything changes, where the newest format would mean
+        something else, with the field or the table named: buckets by `md5_int` (import the table
+        instead), leaves that are read from a branch, or pinned in weak mode.
+
+        The rows change first, which means the same in both formats; then all specs in one commit.
+        A call that is cut off leaves a table of either format, and the next one completes it. With
+        `dry_run` nothing changes, and what is refused is told instead of raised.
+
+        Of the layout "hive" leaves stay where they are and get the columns that their paths hold.
+        """
+        found = self._refreshed()
+        if isinstance(found, HiveRoot):
+            plan = hive_upgrade.plan_upgrade(found)
+            if not dry_run:
+                self._manifest = hive_upgrade.upgrade(found, plan)
+            return plan
+        manifest = self._writable()
+        if not dry_run:
+            manifest = hive_upgrade.finish_upgrade(manifest.root)
+        return upgrade(manifest, dry_run)
 
     @_tells("vacuum")
     def vacuum(self, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Vacuumed:
@@ -463,6 +482,8 @@ def create(
 ) -> Table:
     """Make a partitioned namespace; an existing one is an error.
 
+    With `layout="expressions"` it is one of the draft in which every partition field is stored as
+    an expression; its buckets go by `md5_int`, and are never those of the newest format.
     `layout="hive"` makes one of `key=value` folders instead, which has weak mode only.
     """
     if transaction not in ("weak", "strong"):
@@ -471,16 +492,16 @@ def create(
         )
     if layout not in LAYOUTS:
         raise PhalanxError(
-            f"Cannot create a table with layout={layout!r}: expected "
-            f"{' or '.join(map(repr, LAYOUTS))}."
+            f"Cannot create a table with layout={layout!r}: expected {NAMESPACE!r}, the newest "
+            f"format, or {EXPRESSIONS!r} or 'hive', drafts before it."
         )
     location = Location.of(uri, storage_options)
     if layout == "hive":
         return Table(_create_hive(location, schema, partition_by, transaction))
     numbered = Schema.of(schema)
     check_storable(numbered)
-    spec = next_spec(partition_by, numbered, {})
-    properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None)
+    spec = next_spec(partition_by, numbered, {}, drafted=layout == EXPRESSIONS)
+    properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None, layout)
     hive_creation.check_not_hive(location)
     manifest = creation.create(location, properties)
     return Table(strong.complete(manifest) if transaction == "strong" else manifest)

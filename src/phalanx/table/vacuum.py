@@ -22,7 +22,7 @@ from phalanx.storage.files import Folder, StoredFile
 from phalanx.storage.head import head_of
 from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.parallel import in_parallel
-from phalanx.storage.publishing import check_main, locations_of, publish
+from phalanx.storage.publishing import branches_of, check_main, locations_of, publish
 from phalanx.storage.unlisted import main_versions
 from phalanx.table.strong import begin
 
@@ -106,7 +106,9 @@ def _weak(manifest: Manifest, older_than: timedelta, moment: datetime, dry_run: 
         )
     root = Folder(manifest.root)
     files = root.files()
-    tables = [LanceTable(location) for location in locations_of(manifest).values()]
+    # In the expression draft a row may say what is read in weak mode too.
+    read = {name: {each} for name, each in manifest.versions().items() if each is not None}
+    tables = _leaves(manifest, read)
     found = debris(root, files, [LanceTable(manifest.root.child(DIRECTORY)), *tables], moment)
     # Strong snapshots that came after the listing need only what was the newest in it.
     if manifest.latest().properties.mode != "weak":
@@ -201,9 +203,14 @@ def _strong_debris(
             )
     first = first_needed(manifest, over, made, before)
     kept = frozenset(version for version in made if version >= first)
-    tables = [
-        LanceTable(location, frozenset(over.versions.get(name, ())))
+    own_table = LanceTable(manifest.root.child(DIRECTORY), kept)
+    return debris(root, files, [own_table, *_leaves(manifest, over.versions)], before)
+
+
+def _leaves(manifest: Manifest, needed: Mapping[str, set[int]]) -> list[LanceTable]:
+    """The leaves, each with the versions of it that are needed."""
+    branches = branches_of(manifest)
+    return [
+        LanceTable(location, frozenset(needed.get(name, ())), name in branches)
         for name, location in locations_of(manifest).items()
     ]
-    own_table = LanceTable(manifest.root.child(DIRECTORY), kept)
-    return debris(root, files, [own_table, *tables], before)
