@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSpec, PhalanxError, shown
@@ -19,7 +20,9 @@ from phalanx.model.partition_key import text_of
 from phalanx.model.spec import PartitionField
 from phalanx.model.transform import IDENTITY
 
-_IN_THE_CALENDAR = re.compile(r"\d{4}-|\d\d:")
+# From the first day of the year 1 to the last of 9999, counted from 1970.
+_CALENDAR_DAYS = range(-719_162, 2_932_897)
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _STORED_NUMBER = re.compile(r"-?\d+")
 
 
@@ -45,10 +48,15 @@ def text_in_path(field: PartitionField, value: pa.Scalar) -> str | None:
         return f"{value.as_py():0{width}d}"
     if pt.is_decimal(value.type):
         return f"{value.as_py():f}"
-    text = text_of(value)
-    if pt.is_temporal(value.type) and not _IN_THE_CALENDAR.match(str(text)):
-        return str(value.cast(storage_type(value.type)).as_py())
-    return text
+    if (stored := storage_type(value.type)) is not None:
+        number = value.cast(stored).as_py()
+        if not pt.is_time(value.type) and number // _per_day(value.type) not in _CALENDAR_DAYS:
+            return str(number)
+    return text_of(value)
+
+
+def _per_day(kind: pa.DataType) -> int:
+    return 1 if pt.is_date32(kind) else 86_400 * _PER_SECOND[kind.unit]
 
 
 def values_in_paths(
@@ -58,12 +66,12 @@ def values_in_paths(
     kind = field.result_type
     try:
         return _parsed(pa.array(texts, pa.string()), kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except (pa.ArrowInvalid, OverflowError):
         pass
     for text, path in zip(texts, paths, strict=True):
         try:
             _parsed(pa.array([text], pa.string()), kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except (pa.ArrowInvalid, OverflowError):
             raise PhalanxError(
                 f"Cannot read the partition at {path}: {field.field_id} is {shown(text)}, expected "
                 f"{kind}. Rename the folder, or move it out of the table."
@@ -72,23 +80,38 @@ def values_in_paths(
 
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    if not pt.is_temporal(kind):
+    stored = storage_type(kind)
+    if stored is None:
         return texts.cast(kind)
-    return pa.concat_arrays(
-        [pa.nulls(0, kind), *(_moment(text, kind) for text in texts.to_pylist())]
-    )
+    given = texts.to_pylist()
+    numbers = [_STORED_NUMBER.fullmatch(text or "") is not None for text in given]
+    moments = [
+        None if text is None or is_number else _iso(text, kind)
+        for text, is_number in zip(given, numbers, strict=True)
+    ]
+    plain = [
+        int(text) if is_number and text is not None else None
+        for text, is_number in zip(given, numbers, strict=True)
+    ]
+    parsed = pa.array(moments, pa.string()).cast(_parsed_as(kind))
+    counted = parsed.cast(storage_type(parsed.type)).cast(stored)
+    return pc.coalesce(counted, pa.array(plain, stored)).cast(kind)
 
 
-def _moment(text: str | None, kind: pa.DataType) -> pa.Array:
-    if text is None:
-        return pa.nulls(1, kind)
-    if _STORED_NUMBER.fullmatch(text):
-        return pa.array([int(text)], storage_type(kind)).cast(kind)
-    if pt.is_timestamp(kind) and kind.tz is not None:
-        # Who writes no zone means UTC, as all partition values do.
-        zoned = text if text.endswith("Z") else f"{text}Z"
-        return pa.array([zoned]).cast(pa.timestamp(kind.unit, "UTC")).cast(kind)
-    return pa.array([text]).cast(kind)
+def _parsed_as(kind: pa.DataType) -> pa.DataType:
+    """The type that Arrow reads such a text as: it reads no times of day."""
+    if pt.is_timestamp(kind):
+        return pa.timestamp(kind.unit, None if kind.tz is None else "UTC")
+    return pa.timestamp(kind.unit) if pt.is_time(kind) else kind
+
+
+def _iso(text: str, kind: pa.DataType) -> str:
+    if pt.is_time(kind):
+        return f"1970-01-01T{text}"
+    if not pt.is_timestamp(kind) or kind.tz is None or text.endswith("Z"):
+        return text
+    # Who writes no zone means UTC, as all partition values do.
+    return f"{text}Z"
 
 
 def is_in_path(field: PartitionField) -> bool:

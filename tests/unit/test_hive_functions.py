@@ -1,0 +1,142 @@
+"""`bucket` and `hash` of the Hive-style layout, beside independent arithmetic."""
+
+from __future__ import annotations
+
+import struct
+from datetime import date
+from typing import Any
+
+import mmh3
+import pyarrow as pa
+import pytest
+
+from phalanx.errors import InvalidSpec
+from phalanx.model.buckets import Bucket
+from phalanx.model.expression import checked
+from phalanx.model.hive_functions import HiveBucket, HiveHash
+from phalanx.model.transform import IDENTITY, Transform
+
+
+def encoded(value: Any) -> bytes:
+    """The bytes of a value as the docstring of `HiveHash` has them."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, int):
+        return struct.pack("<q", value)
+    items = value.values() if isinstance(value, dict) else value
+    found = b""
+    for item in items:
+        if item is None:
+            found += struct.pack("<i", -1)
+        else:
+            found += struct.pack("<i", len(encoded(item))) + encoded(item)
+    return found
+
+
+def hexadecimal(octets: bytes) -> str:
+    return f"{mmh3.hash(octets, signed=False):08x}"
+
+
+def test_buckets_are_never_negative() -> None:
+    texts = [f"user{number}" for number in range(200)]
+    found = HiveBucket(100).apply(pa.array([*texts, None]))
+    assert found.type == pa.int32()
+    # Python's modulo floors.
+    assert found.to_pylist() == [*(mmh3.hash(text) % 100 for text in texts), None]
+    assert Bucket(100).apply(pa.array(texts)).to_pylist() != found.to_pylist()[:-1]
+
+
+def test_a_known_bucket() -> None:
+    # murmur3 of "US" is −629525236, and −629525236 = −39345328 · 16 + 12.
+    assert HiveBucket(16).apply(pa.array(["US"])).to_pylist() == [12]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.string(), ["iceberg", "", "é😀", None]),
+        (pa.int32(), [34, -1, None]),
+        (pa.list_(pa.string()), [["a", "b"], ["ab"], [], None, [None], ["a", None, ""]]),
+        (pa.large_list(pa.int64()), [[1, 2], [], None, [None, 1]]),
+        (pa.list_(pa.int64(), 2), [[1, 2], None, [None, 1]]),
+        (
+            pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]),
+            [{"a": 1, "b": ["x", None]}, None, {"a": None, "b": None}, {"a": 2, "b": []}],
+        ),
+        (pa.list_(pa.struct([("a", pa.string())])), [[{"a": "x"}, None], [{"a": None}], None]),
+    ],
+)
+def test_hashes(kind: pa.DataType, values: list[Any]) -> None:
+    expected = [None if value is None else hexadecimal(encoded(value)) for value in values]
+    array = pa.array(values, kind)
+    found = HiveHash().apply(array)
+    assert found.type == HiveHash().result_type(kind) == pa.string()
+    assert found.to_pylist() == expected
+    assert HiveHash().apply(array[1:]).to_pylist() == expected[1:]
+    assert HiveHash().apply(pa.nulls(2, kind)).to_pylist() == [None, None]
+    assert HiveHash().apply(array[:0]).to_pylist() == []
+
+
+def test_a_map_is_a_list_of_pairs() -> None:
+    pairs = pa.array([[("x", 1), ("y", None)], None], pa.map_(pa.string(), pa.int64()))
+    assert HiveHash().apply(pairs).to_pylist() == [
+        hexadecimal(encoded([{"key": "x", "value": 1}, {"key": "y", "value": None}])),
+        None,
+    ]
+
+
+def test_hash_of_iceberg_in_hexadecimal() -> None:
+    assert HiveHash().apply(pa.array(["iceberg"])).to_pylist() == [f"{1210000089:08x}"]
+
+
+@pytest.mark.parametrize("kind", [pa.duration("s"), pa.list_(pa.duration("s")), pa.struct([])])
+def test_what_has_no_bytes_is_refused(kind: pa.DataType) -> None:
+    with pytest.raises(InvalidSpec, match="Cannot hash"):
+        HiveHash().result_type(kind)
+
+
+def test_lists_are_not_bucketed() -> None:
+    with pytest.raises(InvalidSpec, match="Use hash instead"):
+        HiveBucket(4).result_type(pa.list_(pa.int8()))
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**31, True, "4"])
+def test_a_number_of_buckets_is_positive(count: Any) -> None:
+    with pytest.raises(InvalidSpec, match="num_buckets"):
+        HiveBucket(count)
+
+
+@pytest.mark.parametrize("other", [Bucket(16), Bucket(8), HiveHash(), IDENTITY])
+def test_no_other_bucket_is_taken_for_ours(other: Transform) -> None:
+    ours = HiveBucket(16)
+    assert ours != other
+    assert hash((1, ours)) != hash((1, other)) or ours != other
+    assert ours.reduction(other, pa.string()) is None
+    if other != IDENTITY:
+        assert other.reduction(ours, pa.string()) is None
+
+
+def test_buckets_reduce_to_coarser_ones() -> None:
+    values = pa.array([f"{number}" for number in range(50)])
+    fine, coarse = HiveBucket(12), HiveBucket(4)
+    reduction = fine.reduction(coarse, pa.string())
+    assert reduction is not None
+    assert reduction.apply(fine.apply(values)).equals(coarse.apply(values))
+    assert fine.reduction(HiveBucket(8), pa.string()) is None
+
+
+@pytest.mark.parametrize("transform", [HiveBucket(7), HiveHash()])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([*(f"{number}" for number in range(100)), None]),
+        pa.array([*range(-50, 50), None], pa.int32()),
+        pa.array([date(2025, 1, 1), None], pa.date32()),
+    ],
+)
+def test_the_expression_says_the_same(transform: Transform, values: pa.Array) -> None:
+    """An upgraded table keeps every row where it is."""
+    result = transform.result_type(values.type)
+    expression = checked(transform.sql(values.type), [values.type], result)
+    assert not isinstance(expression, Bucket)
+    assert expression.apply(values).equals(transform.apply(values))
