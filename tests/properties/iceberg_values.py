@@ -176,6 +176,4 @@ def _leaf(draw: st.DrawFn, name: str, kind: IcebergKind) -> Condition:
     # pyiceberg has no constants of UUIDs in ranges.
     if kind.iceberg == types.UUIDType() and operator not in ("=", "!="):
         operator = "="
-    return Condition(
-        f"{name} {operator} {kind.sql(value)}", _COMPARISONS[operator](name, value)
-    )
+    return Condition(f"{name} {operator} {kind.sql(value)}", _COMPARISONS[operator](name, value))

@@ -24,7 +24,7 @@ from phalanx.cli.results import tell
 from phalanx.planning.import_plan import ImportPlan
 from phalanx.storage.location import Location
 from phalanx.table.chunks import CHUNK_BYTES
-from phalanx.table.import_sources import is_table_source
+from phalanx.table.foreign_sources import is_table_source
 from phalanx.table.importing import prepare_import
 
 
@@ -37,6 +37,10 @@ class ImportFormat(StrEnum):
     ORC = "orc"
     LANCE = "lance"
     PHALANX = "phalanx"
+    EXPRESSIONS = "expressions"
+    HIVE = "hive"
+    DUCKLAKE = "ducklake"
+    ICEBERG = "iceberg"
 
 
 class Distribution(StrEnum):
@@ -52,7 +56,8 @@ def import_(
         str,
         typer.Argument(
             metavar="SRC",
-            help="The path of a table; or a file, a folder or a pattern, as Spark takes it.",
+            help="The path of a table, or CATALOG::TABLE; or a file, a folder or a pattern, as "
+            "Spark takes it.",
             show_default=False,
         ),
     ],
@@ -66,6 +71,24 @@ def import_(
         typer.Option(
             help='For a new table, such as "year(ts), bucket(16, id), country". By default as the '
             "source is partitioned.",
+            show_default=False,
+        ),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The table of a catalog, if SRC names only the catalog.",
+            show_default=False,
+        ),
+    ] = None,
+    catalog_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--catalog-option",
+            metavar="KEY=VALUE",
+            help="What a catalog needs to know: of pyiceberg such as uri=sqlite:///c.db, of a "
+            "DuckLake such as snapshot=7. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -106,7 +129,11 @@ def import_(
     """
     given: dict[str, Any] = {
         "format": None if format is None else format.value,
-        "options": key_values(option, "'--option'"),
+        "options": {
+            **key_values(option, "'--option'"),
+            **key_values(catalog_option, "'--catalog-option'"),
+        },
+        "table": table,
         "id": id,
     }
     stores, chunk_bytes = storage_options(storage_option), size_of(chunk_size, "'--chunk-size'")

@@ -69,6 +69,13 @@ class CatalogLocation:
         return f"T{str(self)[1:]}"
 
     @property
+    def place(self) -> str:
+        """Where it is, the same however it was named, without a password."""
+        if self.kind != "postgres":
+            return str(Path(self.target).absolute())
+        return f"postgres:{_without_secrets(self.target)}"
+
+    @property
     def folder(self) -> Path | None:
         """The folder of the catalog's file; None where it is a server."""
         return None if self.kind == "postgres" else Path(self.target).absolute().parent

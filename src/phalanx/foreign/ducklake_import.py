@@ -17,12 +17,12 @@ from phalanx.foreign.ducklake_rows import conformed, plain
 from phalanx.foreign.ducklake_types import column_type
 from phalanx.foreign.ducklake_units import (
     FileUnit,
-    ImportUnit,
     InlinedUnit,
     StoredFile,
     positions,
     rows_up_to,
 )
+from phalanx.planning.import_plan import ImportUnit
 
 _Options = tuple[tuple[str, str], ...]
 
@@ -77,7 +77,7 @@ def _file_units(
         )
         units.append(
             FileUnit(
-                f"{table.id}:{file_id}",
+                f"{table.id}:{file_id}:{path}",
                 int(standing) - gone,
                 int(size),
                 stored,

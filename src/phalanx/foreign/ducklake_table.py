@@ -15,8 +15,8 @@ from phalanx.foreign.ducklake_connection import CatalogLocation
 from phalanx.foreign.ducklake_files import BYTES, FILE_ID, PATH, ROWS, read_deletes, read_files
 from phalanx.foreign.ducklake_import import import_units
 from phalanx.foreign.ducklake_plan import DuckLakePlan, plan_scan
-from phalanx.foreign.ducklake_units import ImportUnit
 from phalanx.model.spec import PartitionSpec
+from phalanx.planning.import_plan import ImportUnit
 from phalanx.planning.rewrite import RewriteDataFilesPlanner, RewritePlan, file_entries
 from phalanx.planning.rewrite_options import rewrite_options
 
@@ -35,6 +35,11 @@ class DuckLakeTable:
     def name(self) -> str:
         """The table's name, after that of its schema."""
         return self._table.name
+
+    @property
+    def catalog(self) -> str:
+        """Where the catalog is, without a password."""
+        return self._table.location.place
 
     @property
     def schema(self) -> pa.Schema:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +20,6 @@ from phalanx.model.schema import Schema
 # Rows of several snapshots in one file say themselves from which on they stand.
 _SNAPSHOT = "_ducklake_internal_snapshot_id"
 _BATCH_ROWS = 1 << 16
-
-
-class ImportUnit(Protocol):
-    """A part of a table that is read as a whole."""
-
-    id: str
-    rows: int
-    bytes: int
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in the table's columns, deleted ones left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +58,11 @@ class FileUnit:
     defaults: Mapping[int, pa.Scalar]
     names: Mapping[tuple[str, ...], int] | None = None
     constants: Mapping[int, pa.Scalar] | None = None
+
+    def check(self) -> None:
+        """Refuse a unit of which a file is gone, or no Parquet."""
+        for file in (self.file, *self.deletes):
+            file.parquet().close()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in the table's columns, deleted ones left out."""
@@ -122,6 +116,9 @@ class InlinedUnit:
     rows: int
     bytes: int
     stored: pa.Table
+
+    def check(self) -> None:
+        """There is no file that could be gone."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in the table's columns, deleted ones left out."""

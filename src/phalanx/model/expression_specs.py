@@ -15,9 +15,10 @@ from phalanx.errors import InvalidSpec, shown
 from phalanx.model.arrow_json import type_to_json
 from phalanx.model.buckets import Bucket, MultiBucket
 from phalanx.model.expression import Expression
+from phalanx.model.foreign_transform import Nearest
 from phalanx.model.partition_by import CustomExpression, PartitionTerm
 from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.model.syntax import Call, walk
+from phalanx.model.syntax import Call, Column, Literal, walk
 
 HASH = "md5_int"
 BUCKET_TYPE = pa.int64()
@@ -88,6 +89,23 @@ def check_drafted(field: PartitionField) -> None:
             f"expression draft hashes by {HASH}. Use bucket(…), or create the table with "
             "layout='namespace'."
         )
+
+
+def nearest_bucket(field: PartitionField) -> Nearest | None:
+    """What stands for a bucket of the draft in the newest format; None for any other field."""
+    if not isinstance(field.derivation, Expression):
+        return None
+    match field.derivation.node:
+        case Call("%", (Call("abs", (Call(name, (hashed,)),)), Literal(value=count))) if (
+            name == HASH
+        ):
+            several = isinstance(hashed, Call) and hashed.name == "concat"
+            if not several and not isinstance(hashed, Column):
+                return None
+            kind = MultiBucket if several else Bucket
+            note = f"rows are spread anew: the draft hashes by {HASH}, the format by murmur3"
+            return Nearest((kind(count.as_py()),), False, note)
+    return None
 
 
 def calls(field: PartitionField, *names: str) -> bool:

@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.buckets import Remainder
+from phalanx.model.buckets import Bucket, Remainder
+from phalanx.model.expression import checked
+from phalanx.model.foreign_transform import Nearest
 from phalanx.model.murmur3 import hashed_bytes, is_hashable, murmur3
 from phalanx.model.transform import IDENTITY, Transform, check_positive
 
@@ -57,6 +59,13 @@ class HiveBucket(Transform):
     def sql(self, *sources: pa.DataType) -> str:
         count = self.num_buckets
         return f"((murmur3(col0) % {count}) + {count}) % {count}"
+
+    def nearest(self, source: pa.DataType) -> Nearest:
+        """What an import into the newest format partitions by instead."""
+        note = (
+            "rows are spread anew: the draft takes the hash itself, the format its absolute value"
+        )
+        return Nearest((Bucket(self.num_buckets),), False, note)
 
     def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         if self == coarser:
@@ -100,6 +109,13 @@ class HiveHash(Transform):
             "lpad(to_hex(((CAST(murmur3(col0) AS BIGINT) % 4294967296) + 4294967296) "
             f"% 4294967296), {_HEX_DIGITS}, '0')"
         )
+
+    def nearest(self, source: pa.DataType) -> Nearest:
+        """What an import into the newest format partitions by instead: an expression."""
+        if not is_hashable(source):
+            raise InvalidSpec(f"the newest format hashes single values only, not {source}")
+        found = checked(self.sql(source), [source], self.result_type(source))
+        return Nearest((found,), True, "the same hash, as an expression")
 
 
 def _check_hashable(kind: pa.DataType, whole: pa.DataType) -> None:

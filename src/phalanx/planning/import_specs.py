@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from phalanx.errors import InvalidSpec
 from phalanx.model.evolution import next_spec
 from phalanx.model.expression import Expression
-from phalanx.model.foreign_transform import ForeignTransform
+from phalanx.model.expression_specs import nearest_bucket
+from phalanx.model.foreign_transform import ForeignTransform, Nearest
+from phalanx.model.hive_functions import HiveBucket, HiveHash
 from phalanx.model.partition_by import CustomExpression, PartitionTerm
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
@@ -25,17 +27,23 @@ class Carried:
 
 
 def mapped_specs(
-    specs: Mapping[int, PartitionSpec], newest: int | None, schema: Schema, stored: Schema
+    specs: Mapping[int, PartitionSpec],
+    newest: int | None,
+    schema: Schema,
+    stored: Schema,
+    *,
+    drafted: bool = False,
 ) -> tuple[tuple[SpecMapping, ...], tuple[PartitionTerm, ...]]:
     """What each spec of a source becomes, and the newest as it is written here.
 
     `schema` is the source's, which the specs refer to; `stored` has the same columns as they are
-    stored here. A field that says what an earlier one of its spec says is left out.
+    stored here. A field that says what an earlier one of its spec says is left out. `drafted` are
+    specs of the expression draft, whose buckets are not those of the format.
     """
     mappings: list[SpecMapping] = []
     terms: list[PartitionTerm] = []
     for number, spec in sorted(specs.items()):
-        fields = [carried(field, schema, stored) for field in spec.fields]
+        fields = [carried(field, schema, stored, drafted) for field in spec.fields]
         mapping = tuple(each.mapping for each in fields)
         mappings.append(SpecMapping(number, spec.label(schema), number == newest, mapping))
         if number == newest:
@@ -43,7 +51,9 @@ def mapped_specs(
     return tuple(mappings), _without_repeats(terms)
 
 
-def carried(field: PartitionField, schema: Schema, stored: Schema) -> Carried:
+def carried(
+    field: PartitionField, schema: Schema, stored: Schema, drafted: bool = False
+) -> Carried:
     """What one field becomes."""
     label = field.label(schema)
     paths = [schema.path_of(source) for source in field.source_ids]
@@ -51,16 +61,16 @@ def carried(field: PartitionField, schema: Schema, stored: Schema) -> Carried:
         return _refused(label, "a column that it is made of is gone")
     columns = tuple(".".join(path) for path in paths if path is not None)
     kind, why = EXACT, ""
+    transforms: tuple[Transform, ...] = (field.derivation,)
     try:
-        if isinstance(field.derivation, ForeignTransform):
-            found = field.derivation.nearest(schema.type_of(field.source_ids[0]))
+        found = _nearest(field, schema, drafted)
+        if found is not None:
             kind, why = EXACT if found.exact else CHANGED, found.note
-            terms = tuple(
-                PartitionTerm(each, columns, _field_id(field, each, found.transforms, columns))
-                for each in found.transforms
-            )
-        else:
-            terms = (_term(field, columns),)
+            transforms = found.transforms
+        terms = tuple(
+            PartitionTerm(_derivation(each), columns, _field_id(field, each, transforms, columns))
+            for each in transforms
+        )
         becomes = next_spec(terms, stored, {}).label(stored) or "nothing"
     except InvalidSpec as error:
         return _refused(label, str(error))
@@ -76,12 +86,18 @@ def _field_id(
     return f"{field.field_id}_{one.name}" if any("." in name for name in columns) else None
 
 
-def _term(field: PartitionField, columns: tuple[str, ...]) -> PartitionTerm:
-    derivation = field.derivation
-    if isinstance(derivation, Expression):
-        custom = CustomExpression(derivation.text, derivation.result)
-        return PartitionTerm(custom, columns, field.field_id)
-    return PartitionTerm(derivation, columns, field.field_id)
+def _nearest(field: PartitionField, schema: Schema, drafted: bool) -> Nearest | None:
+    """What stands for a field that the format does not have; None for one that it has."""
+    if isinstance(field.derivation, ForeignTransform | HiveBucket | HiveHash):
+        return field.derivation.nearest(schema.type_of(field.source_ids[0]))
+    return nearest_bucket(field) if drafted else None
+
+
+def _derivation(transform: Transform) -> Transform | CustomExpression:
+    """The transform as users write it."""
+    if isinstance(transform, Expression):
+        return CustomExpression(transform.text, transform.result)
+    return transform
 
 
 def _without_repeats(terms: list[PartitionTerm]) -> tuple[PartitionTerm, ...]:

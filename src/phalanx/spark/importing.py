@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,8 @@ from phalanx.spark.writing import DISTRIBUTIONS, has_many_small_files
 from phalanx.storage.location import Location
 from phalanx.storage.parallel import in_parallel
 from phalanx.table.chunks import CHUNK_BYTES, Brought, Chunk, bring_all
+from phalanx.table.foreign_sources import is_table_source
 from phalanx.table.gathering import gathered
-from phalanx.table.import_sources import is_table_source
 from phalanx.table.importing import (
     Import,
     ImportTask,
@@ -51,6 +52,8 @@ class Imported:
     done: Ingested
 
     def __str__(self) -> str:
+        if self.plan.is_upgrade:
+            return f"Upgraded {self.plan.uri} where it is: {self.plan.total}."
         return self.done.told("import")
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,9 +105,13 @@ def import_table(
 ) -> Imported:
     """Bring a table of another system, or files, into a table, which is made if it is missing.
 
-    `format` says what the source is: "phalanx", "lance", or files as `ingest` takes them;
-    an opened table tells it itself. A new table is partitioned as the source is, as far as the
-    format has the same partitions or near ones, or by `partition_by`. The plan is shown first.
+    `format` says what the source is: "lance"; "phalanx", a table of any layout, of which
+    "expressions" and "hive" are two; "ducklake", named `CATALOG::TABLE` or by the catalog and
+    `table`; "iceberg", named by its metadata file or as `CATALOG::NAMESPACE.TABLE` of pyiceberg's
+    configuration, with `options` for the catalog; or files as `ingest` takes them. A table that is
+    opened already tells it itself. A new table is partitioned as the source is, as far as the
+    format has the same partitions or near ones, or by `partition_by`. The plan is shown first. A
+    table of an earlier draft that is imported into its own place is upgraded there.
 
     In strong mode, which a new table gets, every file of the source comes once, in chunks of about
     `chunk_size` bytes: the same call again goes on where it was cut off, takes what is new in the
@@ -134,6 +141,8 @@ def import_table(
     found = _prepared(source, limits, partition_by, format, table, options, id)
     if progress:
         print(found.plan, file=sys.stderr)
+    if found.plan.is_upgrade:
+        return Imported(found.plan, _upgraded(found))
     return Imported(found.plan, _ran(spark, found, limits, progress))
 
 
@@ -156,6 +165,16 @@ def _prepared(
         id=id,
         chunk_bytes=limits.size("chunk_size") or 1,
     )
+
+
+def _upgraded(found: Import) -> Ingested:
+    """Make a table of an earlier draft one of the newest format, where it is."""
+    found.check()
+    began, table = time.monotonic(), found.table
+    assert table is not None
+    table.upgrade()
+    seconds = time.monotonic() - began
+    return Outcome().told(table.uri, table.uri, len(found.source.units), 0, seconds)
 
 
 def _ran(spark: SparkSession, found: Import, limits: Options, is_told: bool) -> Ingested:

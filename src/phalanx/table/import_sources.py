@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import lance
 import pyarrow as pa
@@ -18,12 +17,10 @@ from phalanx.storage.failures import told
 from phalanx.storage.lance_schema import schema_of
 from phalanx.storage.location import Location
 from phalanx.storage.parallel import in_parallel
+from phalanx.storage.properties import NAMESPACE
 from phalanx.storage.reading import LeafScan
 from phalanx.table.splitting import Piece, pieces
-from phalanx.table.table import Table, open
-
-# What `format` may say of a source that is a table, beside the formats of files.
-TABLE_FORMATS = ("phalanx", "lance")
+from phalanx.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class ImportSource:
     newest: int | None
     units: tuple[ImportUnit, ...]
     notes: tuple[str, ...] = field(default=())
+    # A table of an earlier draft, which can be upgraded where it is.
+    draft: Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +60,6 @@ class ScanUnit:
         """The rows, in the fragment's order."""
         with told(f"read {self.scan.location}"):
             yield from self.scan.batches()
-
-
-def is_table_source(source: object, format: str | None) -> bool:
-    """Whether the source is a table, whose files need no Spark to be found."""
-    if isinstance(source, Table | lance.LanceDataset | ImportSource):
-        return True
-    return format in TABLE_FORMATS or (format is None and str(source).endswith(".lance"))
-
-
-def opened_source(
-    source: Any,
-    format: str | None = None,
-    table: str | None = None,
-    options: Mapping[str, object] | None = None,
-    storage_options: dict[str, str] | None = None,
-) -> ImportSource:
-    """The source that a user names by a path and a format, or has opened already."""
-    if isinstance(source, ImportSource):
-        return source
-    if isinstance(source, Table):
-        return phalanx_source(source)
-    if isinstance(source, lance.LanceDataset) or format in (None, "lance"):
-        return lance_source(source, storage_options)
-    return phalanx_source(open(source, storage_options=storage_options))
 
 
 def lance_source(
@@ -127,16 +102,19 @@ def phalanx_source(table: Table) -> ImportSource:
 
     with told(f"list the files of {table.uri}"):
         each = in_parallel(units, found.leaf_scans())
-    snapshot = table.newest_snapshot
-    specs = table.specs
+    is_draft, specs = table.layout != NAMESPACE, table.specs
+    snapshot = table.newest_snapshot if table.mode == "strong" else None
+    note = "upgrade() makes the source a table of the newest format where it is, without a copy"
     return ImportSource(
-        "phalanx",
+        table.layout if is_draft else "phalanx",
         table.uri,
         None if snapshot is None else f"snapshot {snapshot}",
         found.table_schema,
         specs,
-        max(specs, default=None),
+        table.spec.id,
         tuple(unit for some in each for unit in some),
+        (note,) if is_draft else (),
+        table if is_draft else None,
     )
 
 

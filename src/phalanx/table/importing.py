@@ -22,6 +22,7 @@ from phalanx.planning.splits import FEWEST_BYTES, OPENING_BYTES, packed, split_s
 from phalanx.storage.failures import told
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
+from phalanx.storage.properties import EXPRESSIONS
 from phalanx.table.chunks import (
     Chunk,
     chunks_of,
@@ -30,7 +31,9 @@ from phalanx.table.chunks import (
     marker_prefix,
     markers_of,
 )
-from phalanx.table.import_sources import ImportSource, opened_source
+from phalanx.table.foreign_sources import opened_source
+from phalanx.table.import_sources import ImportSource
+from phalanx.table.import_upgrades import plan_upgrade
 from phalanx.table.jobs import TaskFiles, WriteJob
 from phalanx.table.table import Table, create, open
 
@@ -89,7 +92,13 @@ class Import:
         left = _left(source.units, done, prefix)
         chunks = _chunks(left, prefix, chunk_bytes, is_once=table is None or table.mode == "strong")
         numbered = Schema.of(stored)
-        specs, terms = mapped_specs(source.specs, source.newest, source.schema, numbered)
+        specs, terms = mapped_specs(
+            source.specs,
+            source.newest,
+            source.schema,
+            numbered,
+            drafted=source.system == EXPRESSIONS,
+        )
         chosen_by = "source"
         if table is not None:
             _check_same_spec(table, partition_by)
@@ -124,11 +133,7 @@ class Import:
 
     def target(self, transaction: str | None) -> Table:
         """The table to import into, made if it is missing; nothing is written if that fails."""
-        if self.plan.refused:
-            raise SchemaMismatch(
-                f"Cannot import {self.source.place}: {'; '.join(self.plan.refused)}. Say how to "
-                "partition with partition_by, and leave out of the source what cannot be stored."
-            )
+        self.check()
         if self.table is not None:
             if transaction not in (None, self.table.mode):
                 raise PhalanxError(
@@ -143,6 +148,14 @@ class Import:
             transaction=transaction or "strong",
             storage_options=self.root.storage_options,
         )
+
+    def check(self) -> None:
+        """Refuse what the plan says cannot be done."""
+        if self.plan.refused:
+            raise SchemaMismatch(
+                f"Cannot import {self.source.place}: {'; '.join(self.plan.refused)}. Say how to "
+                "partition with partition_by, and leave out of the source what cannot be stored."
+            )
 
     def left(self, table: Table) -> list[UnitPart]:
         """The units that the table has not."""
@@ -185,7 +198,14 @@ def prepare_import(
     """What would be imported of a table; nothing is written."""
     found = opened_source(source, format, table, options or {}, root.storage_options)
     if found.place == root.uri:
-        raise PhalanxError(f"Cannot import {found.place} into itself. Name another place.")
+        if found.draft is None or partition_by is not None:
+            raise PhalanxError(
+                f"Cannot import {found.place} into itself. Name another place; only a table of an "
+                "earlier draft is upgraded where it is, as it is partitioned."
+            )
+        stored = without_ids(found.draft.schema)
+        plan = plan_upgrade(found, found.draft)
+        return Import(found, root, found.draft, stored, "", chunk_bytes, plan)
     return Import.prepared(found, root, partition_by, id, chunk_bytes)
 
 
