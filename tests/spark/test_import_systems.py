@@ -35,7 +35,7 @@ def sample(first: int, count: int = COUNT) -> pa.Table:
         {
             "id": pa.array(numbers, pa.int64()),
             "delta": pa.array([None if i % 11 == 0 else 7 * i - 200 for i in numbers], pa.int32()),
-            "at": pa.array(
+            "ts": pa.array(
                 [None if i % 13 == 0 else start + timedelta(hours=17 * i) for i in numbers],
                 pa.timestamp("us"),
             ),
@@ -61,7 +61,7 @@ def kinds(plan: phalanx.spark.ImportPlan) -> dict[str, str]:
 @pytest.mark.parametrize("layout", ["hive", "expressions"])
 def test_tables_of_both_drafts(spark: SparkSession, tmp_path: Path, uri: str, layout: str) -> None:
     old = phalanx.create(
-        tmp_path / "old", sample(0).schema, "year(at), bucket(3, id), country", layout=layout
+        tmp_path / "old", sample(0).schema, "year(ts), bucket(3, id), country", layout=layout
     )
     old.append(sample(0))
     old.append(sample(COUNT))
@@ -69,7 +69,7 @@ def test_tables_of_both_drafts(spark: SparkSession, tmp_path: Path, uri: str, la
     expected = old.scan().to_arrow()
     assert expected.num_rows == 108
     plan = phalanx.spark.plan_import(None, old.uri, uri, format=layout)
-    assert (plan.system, plan.label) == (layout, "year(at), bucket(3, id), country")
+    assert (plan.system, plan.label) == (layout, "year(ts), bucket(3, id), country")
     assert list(kinds(plan).values()) == ["exact", "changed", "exact"]
     assert "upgrade() makes the source a table of the newest format" in str(plan)
     done = phalanx.spark.import_table(spark, old.uri, uri, format=layout, progress=False)
@@ -86,13 +86,13 @@ def test_tables_of_both_drafts(spark: SparkSession, tmp_path: Path, uri: str, la
 @pytest.mark.parametrize("layout", ["hive", "expressions"])
 def test_a_draft_in_its_own_place_is_upgraded(tmp_path: Path, layout: str) -> None:
     place = str(tmp_path / "old")
-    old = phalanx.create(place, sample(0).schema, "year(at), country", layout=layout)
+    old = phalanx.create(place, sample(0).schema, "year(ts), country", layout=layout)
     old.append(sample(0))
     files = set(old.files()["paths"].to_pylist()[0])
     shown = run("import", "--from", layout, place, place, "--dry-run", "-o", "json")
     assert shown.exit_code == 0, shown.stderr
     plan = strict_json(shown.stdout)
-    assert (plan["is_upgrade"], plan["partition_by"]) == (True, "year(at), country")
+    assert (plan["is_upgrade"], plan["partition_by"]) == (True, "year(ts), country")
     assert phalanx.open(place).layout == layout, "a plan changes nothing"
     nobody: SparkSession = None  # type: ignore[assignment]
     done = phalanx.spark.import_table(nobody, place, place, format=layout, progress=False)
@@ -127,12 +127,12 @@ def test_a_ducklake_with_all_that_happened_to_it(
         "CREATE TABLE events AS SELECT * FROM rows0",
         "ALTER TABLE events SET PARTITIONED BY (bucket(4, id), country)",
         "INSERT INTO events SELECT * FROM rows1",
-        "ALTER TABLE events SET PARTITIONED BY (year(at), month(at))",
+        "ALTER TABLE events SET PARTITIONED BY (year(ts), month(ts))",
         "INSERT INTO events SELECT * FROM rows2",
         "DELETE FROM events WHERE id % 7 = 2",
         "ALTER TABLE events ADD COLUMN extra INTEGER DEFAULT 5",
         "ALTER TABLE events RENAME COLUMN delta TO change",
-        "ALTER TABLE events SET PARTITIONED BY (bucket(4, id), day(at), country)",
+        "ALTER TABLE events SET PARTITIONED BY (bucket(4, id), day(ts), country)",
         "INSERT INTO events SELECT *, id FROM rows3",
         "INSERT INTO events SELECT *, NULL FROM rows4 LIMIT 3",
         "DELETE FROM events WHERE id = 301",
@@ -142,7 +142,7 @@ def test_a_ducklake_with_all_that_happened_to_it(
     source = f"{lake.catalog}::events"
     plan = phalanx.spark.plan_import(None, source, uri, format="ducklake")
     assert (plan.total.rows, len(plan.refused)) == (expected.num_rows, 0)
-    assert kinds(plan) == {"bucket(4, id)": "changed", "day(at)": "exact", "country": "exact"}
+    assert kinds(plan) == {"bucket(4, id)": "changed", "day(ts)": "exact", "country": "exact"}
     done = phalanx.spark.import_table(
         spark, lake.catalog, uri, format="ducklake", table="main.events", progress=False
     )
@@ -170,17 +170,17 @@ def test_an_iceberg_table_with_all_that_happened_to_it(
     table.append(sample(0))
     with table.update_spec() as spec:
         spec.add_field("id", BucketTransform(4), "id_bucket")
-        spec.add_field("at", MonthTransform(), "at_month")
+        spec.add_field("ts", MonthTransform(), "ts_month")
     table.append(sample(100))
     with table.update_spec() as spec:
-        spec.remove_field("at_month")
-        spec.add_field("at", DayTransform(), "at_day")
+        spec.remove_field("ts_month")
+        spec.add_field("ts", DayTransform(), "ts_day")
         spec.add_field("delta", TruncateTransform(50), "delta_trunc")
         spec.add_field("country", IdentityTransform(), "country")
     with table.update_schema() as schema:
         schema.rename_column("country", "land")
         schema.update_column("delta", field_type=LongType())
-    later = sample(200).rename_columns(["id", "delta", "at", "land", "tags"])
+    later = sample(200).rename_columns(["id", "delta", "ts", "land", "tags"])
     table.append(later.set_column(1, "delta", later["delta"].cast(pa.int64())))
     deleted = data_files(table)[0]
     add_deletes(table, position_deletes(table, [(deleted.file_path, 0)], deleted))
@@ -189,7 +189,7 @@ def test_an_iceberg_table_with_all_that_happened_to_it(
     assert expected.num_rows == 3 * COUNT - 1
     plan = phalanx.spark.plan_import(None, table, uri)
     assert sorted(kinds(plan).values()) == ["changed", "changed", "exact", "exact"]
-    assert plan.label == ("bucket(4, id), year(at), month(at), day(at), truncate(50, delta), land")
+    assert plan.label == ("bucket(4, id), year(ts), month(ts), day(ts), truncate(50, delta), land")
     done = phalanx.spark.import_table(
         spark, table.metadata_location, uri, format="iceberg", progress=False
     )
