@@ -17,6 +17,7 @@ from phalanx.cli import descriptions, history, importing, joins, json_text, rewr
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
+    Layout,
     Mode,
     Output,
     OutputOption,
@@ -94,6 +95,10 @@ def create(
     transaction: Annotated[
         Mode, typer.Option(help="Commit each partition for itself (weak), or all as one (strong).")
     ] = Mode.WEAK,
+    layout: Annotated[
+        Layout,
+        typer.Option(help="The newest format (namespace), or folders named key=value (hive)."),
+    ] = Layout.NAMESPACE,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
@@ -107,7 +112,12 @@ def create(
         assert schema is not None
         columns = _schema_in(schema)
     table = create_table(
-        uri, columns, partition_by, transaction=transaction.value, storage_options=options
+        uri,
+        columns,
+        partition_by,
+        transaction=transaction.value,
+        layout=layout.value,
+        storage_options=options,
     )
     made = descriptions.table_to_dict(table)
     if output is Output.JSON:

@@ -24,6 +24,13 @@ class Mode(StrEnum):
     STRONG = "strong"
 
 
+class Layout(StrEnum):
+    """How a table lies in its store."""
+
+    NAMESPACE = "namespace"
+    HIVE = "hive"
+
+
 Uri = Annotated[
     str,
     typer.Argument(metavar="URI", help="Where the table is: a path or URI.", show_default=False),
