@@ -22,7 +22,6 @@ from phalanx.model.partition_by import (
     bucket,
     day,
     expression,
-    hash,
     hour,
     identity,
     month,
@@ -30,6 +29,8 @@ from phalanx.model.partition_by import (
     truncate,
     year,
 )
+# Where it is defined, `hash` would take the place of Python's own.
+from phalanx.model.partition_by import hashed as hash
 from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.table.scan import Scan
 from phalanx.table.table import Table, create, open

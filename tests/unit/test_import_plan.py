@@ -70,7 +70,7 @@ def test_other_systems_fields_become_what_is_nearest() -> None:
         1,
         ("at_month", "at", EpochMonth(pa.int32())),
         ("at_day", "at", EpochDay(pa.int32())),
-        ("id_bucket", "id", MaskedBucket(16)),
+        ("id_bucket(16)", "id", MaskedBucket(16)),
         ("placed", "order.placed", EpochMonth(pa.int32())),
     )
     (mapping,), terms = mapped_specs({1: spec}, 1, SCHEMA, SCHEMA)

@@ -96,7 +96,11 @@ def create(
         Mode, typer.Option(help="Commit each partition for itself (weak), or all as one (strong).")
     ] = Mode.WEAK,
     layout: Annotated[
-        Layout, typer.Option(help="How it is stored: the newest format, or a draft before it.")
+        Layout,
+        typer.Option(
+            help="The newest format (namespace), or a draft: folders named key=value (hive), specs "
+            "of expressions."
+        ),
     ] = Layout.NAMESPACE,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,

@@ -36,6 +36,7 @@ def table_to_dict(table: Table) -> dict[str, Any]:
         specs.append({**spec_to_dict(spec, schema), **_sizes(own)})
     return {
         "uri": table.uri,
+        "layout": table.layout,
         "mode": table.mode,
         "layout": table.layout,
         **_sizes(partitions),
@@ -48,6 +49,7 @@ def show_table(found: dict[str, Any], schema: pa.Schema) -> None:
     """Print what `table_to_dict` found."""
     facts = {
         "uri": found["uri"],
+        "layout": found["layout"],
         "mode": _MODES[found["mode"]],
         "layout": found["layout"],
         "partitions": f"{found['partitions']:,}",

@@ -127,12 +127,20 @@ def import_(
     again goes on after a crash, and adds nothing when all is there. CSV has a header, and times
     without a zone are in UTC.
     """
+    is_catalog = format in (ImportFormat.DUCKLAKE, ImportFormat.ICEBERG)
+    for name, said in (("--table", table), ("--catalog-option", catalog_option)):
+        if said and not is_catalog:
+            raise typer.BadParameter(
+                "Only --from ducklake and --from iceberg have catalogs.", param_hint=f"'{name}'"
+            )
+    if option and is_catalog:
+        raise typer.BadParameter(
+            "It is for files. Catalogs take --catalog-option.", param_hint="'--option'"
+        )
     given: dict[str, Any] = {
         "format": None if format is None else format.value,
-        "options": {
-            **key_values(option, "'--option'"),
-            **key_values(catalog_option, "'--catalog-option'"),
-        },
+        "options": key_values(catalog_option, "'--catalog-option'")
+        or key_values(option, "'--option'"),
         "table": table,
         "id": id,
     }
@@ -147,7 +155,12 @@ def import_(
         root = Location.of(uri, stores)
         with working("planning"):
             prepared = prepare_import(
-                source, root, partition_by, chunk_bytes=chunk_bytes or 1, **given
+                source,
+                root,
+                partition_by,
+                transaction=how["transaction"],
+                chunk_bytes=chunk_bytes or 1,
+                **given,
             )
         _show(prepared.plan, output)
         return

@@ -77,7 +77,7 @@ def truncate(column: str, width: int, *, field_id: str | None = None) -> Partiti
     return PartitionTerm(Truncate(width), (column,), field_id)
 
 
-def hash(column: str, *, field_id: str | None = None) -> PartitionTerm:
+def hashed(column: str, *, field_id: str | None = None) -> PartitionTerm:
     """The hash of the value, of any type, as text; only in the hive layout."""
     return PartitionTerm(HiveHash(), (column,), field_id)
 
@@ -132,7 +132,7 @@ _TOKEN = re.compile(
 )
 _CALENDAR = {
     **{"identity": identity, "year": year, "month": month, "day": day, "hour": hour},
-    "hash": hash,
+    "hash": hashed,
 }
 _NUMBERED = {"bucket": bucket, "truncate": truncate}
 

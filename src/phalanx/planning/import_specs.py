@@ -80,10 +80,15 @@ def carried(
 def _field_id(
     field: PartitionField, one: Transform, several: tuple[Transform, ...], columns: tuple[str, ...]
 ) -> str | None:
-    """The id that the source has; several fields that stand for one have ids of their own."""
-    if len(several) == 1:
+    """The id that the source has; None for the usual one, where several fields stand for one.
+
+    Other systems name fields as they like, such as `id_bucket(4)`.
+    """
+    if several == (field.derivation,) or (len(several) == 1 and field.field_id.isidentifier()):
         return field.field_id
-    return f"{field.field_id}_{one.name}" if any("." in name for name in columns) else None
+    is_nested = any("." in name for name in columns)
+    stem = field.field_id if field.field_id.isidentifier() else "_".join(columns).replace(".", "_")
+    return f"{stem}_{one.name}" if is_nested or one.name == "expression" else None
 
 
 def _nearest(field: PartitionField, schema: Schema, drafted: bool) -> Nearest | None:

@@ -163,6 +163,7 @@ def _prepared(
         table=table,
         options=options,
         id=id,
+        transaction=limits.text("transaction"),
         chunk_bytes=limits.size("chunk_size") or 1,
     )
 
@@ -178,12 +179,9 @@ def _upgraded(found: Import) -> Ingested:
 
 
 def _ran(spark: SparkSession, found: Import, limits: Options, is_told: bool) -> Ingested:
-    """Bring what is left."""
-    units = [] if found.table is None else found.left(found.table)
-    in_parallel(
-        lambda part: part.unit.check(),
-        map(UnitPart, found.source.units) if found.table is None else units,
-    )
+    """Bring what is left; what cannot be is told before anything is written."""
+    found.check()
+    in_parallel(lambda part: part.unit.check(), found.left(found.table))
     table = found.target(limits.text("transaction"))
     distribution = limits.choice("distribution", *DISTRIBUTIONS)
     cores = _cores(spark)

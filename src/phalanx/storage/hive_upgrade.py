@@ -14,8 +14,9 @@ from collections.abc import Iterator
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance import LanceDataset, LanceOperation
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.model.hive_properties import PREFIX
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
@@ -25,7 +26,7 @@ from phalanx.storage import creation
 from phalanx.storage.adoption import check_renumbering, renumber
 from phalanx.storage.hive_files import HiveFiles
 from phalanx.storage.hive_root import HiveRoot, manifest_properties
-from phalanx.storage.lance_schema import is_aligned, schema_of
+from phalanx.storage.lance_schema import is_aligned, lance_schema, schema_of
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.manifest_changes import column_of
@@ -36,6 +37,9 @@ from phalanx.storage.properties import WRITER_FLAG, Properties
 from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import align
 from phalanx.storage.steps import Step, reach
+
+# Leaves that others make meanwhile are prepared in another round.
+_MOST_ROUNDS = 20
 
 
 def check_leaves(root: HiveRoot) -> None:
@@ -57,7 +61,7 @@ def prepare_leaves(root: HiveRoot) -> HiveRoot:
     Others may write meanwhile: what they write to such a leaf has all columns too.
     """
     schema = root.hive.schema
-    while True:
+    for _ in range(_MOST_ROUNDS):
         behind = [each for each in _leaves(root) if not is_aligned(each[0].open_leaf(), schema)]
         if not behind:
             return root
@@ -66,6 +70,10 @@ def prepare_leaves(root: HiveRoot) -> HiveRoot:
         if not isinstance(now, HiveRoot):
             return root
         root = now
+    raise CommitConflict(
+        f"Cannot upgrade {root.root}: other writers make leaves faster than they can be prepared. "
+        "Try again while fewer write."
+    )
 
 
 def switch(root: HiveRoot, spec: PartitionSpec) -> None:
@@ -148,7 +156,9 @@ def _prepare(location: Location, path: PathValues | None, schema: Schema) -> Non
     def attempt() -> None:
         dataset = location.open_leaf()
         missing = [name for name in plain.names if name not in dataset.schema.names]
-        if missing:
+        if not dataset.get_fragments():
+            _commit_schema(dataset, schema, location)
+        elif missing:
             added = pa.schema([plain.field(name) for name in missing])
 
             @lance.batch_udf(output_schema=added)
@@ -156,10 +166,7 @@ def _prepare(location: Location, path: PathValues | None, schema: Schema) -> Non
                 arrays = [pa.repeat(path.values[name], batch.num_rows) for name in missing]
                 return pa.RecordBatch.from_arrays(arrays, schema=added)
 
-            if dataset.get_fragments():
-                dataset.add_columns(constants, read_columns=[dataset.schema.names[0]])
-            else:
-                dataset.add_columns([field.with_nullable(True) for field in added])
+            dataset.add_columns(constants, read_columns=[dataset.schema.names[0]])
             reach(Step.COLUMNS_CHANGED)
         dataset = location.open_leaf()
         if _has_ids(dataset, schema):
@@ -170,6 +177,17 @@ def _prepare(location: Location, path: PathValues | None, schema: Schema) -> Non
         reach(Step.LEAF_ALIGNED)
 
     until_won(attempt)
+
+
+def _commit_schema(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
+    """Give a leaf without rows the schema as it is."""
+    LanceDataset.commit(
+        dataset,
+        LanceOperation.Project(lance_schema(schema)),
+        read_version=dataset.version,
+        max_retries=0,
+        **location.write_options,
+    )
 
 
 def _has_ids(dataset: lance.LanceDataset, schema: Schema) -> bool:

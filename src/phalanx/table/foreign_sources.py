@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import lance
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, shown
 from phalanx.model.schema import Schema
 from phalanx.storage.location import Location
 from phalanx.table.import_sources import ImportSource, lance_source, phalanx_source
@@ -45,6 +45,12 @@ def opened_source(
     by its metadata file, or `CATALOG::NAMESPACE.TABLE` with a catalog of pyiceberg's
     configuration. `options` are those of the catalog.
     """
+    if (options or table is not None) and format not in ("ducklake", "iceberg"):
+        what = f"the table {table!r}" if options is None or table is not None else "options"
+        raise PhalanxError(
+            f"Cannot import {shown(source)} with {what}: only catalogs of DuckLake and Iceberg "
+            "take it. Leave it out."
+        )
     if isinstance(source, ImportSource):
         return source
     if isinstance(source, Table):

@@ -76,6 +76,7 @@ class Import:
         root: Location,
         partition_by: PartitionBy | None,
         id: str | None,
+        transaction: str | None,
         chunk_bytes: int,
     ) -> Import:
         """What would be imported; what is refused for good is in the plan, and raised later."""
@@ -90,7 +91,8 @@ class Import:
             )
         _check_unchanged(source, root, done, prefix)
         left = _left(source.units, done, prefix)
-        chunks = _chunks(left, prefix, chunk_bytes, is_once=table is None or table.mode == "strong")
+        mode = transaction or "strong" if table is None else table.mode
+        chunks = _chunks(left, prefix, chunk_bytes, is_once=mode == "strong")
         numbered = Schema.of(stored)
         specs, terms = mapped_specs(
             source.specs,
@@ -132,8 +134,7 @@ class Import:
         return cls(source, root, table, stored, prefix, chunk_bytes, plan)
 
     def target(self, transaction: str | None) -> Table:
-        """The table to import into, made if it is missing; nothing is written if that fails."""
-        self.check()
+        """The table to import into, made if it is missing."""
         if self.table is not None:
             if transaction not in (None, self.table.mode):
                 raise PhalanxError(
@@ -157,9 +158,10 @@ class Import:
                 "partition with partition_by, and leave out of the source what cannot be stored."
             )
 
-    def left(self, table: Table) -> list[UnitPart]:
+    def left(self, table: Table | None) -> list[UnitPart]:
         """The units that the table has not."""
-        return _left(self.source.units, markers_of(table, self.prefix), self.prefix)
+        done = {} if table is None else markers_of(table, self.prefix)
+        return _left(self.source.units, done, self.prefix)
 
     def chunks(self, table: Table, parts: Sequence[UnitPart]) -> list[Chunk[UnitPart]]:
         """The units in chunks that are each committed once."""
@@ -193,6 +195,7 @@ def prepare_import(
     table: str | None = None,
     options: Mapping[str, object] | None = None,
     id: str | None = None,
+    transaction: str | None = None,
     chunk_bytes: int,
 ) -> Import:
     """What would be imported of a table; nothing is written."""
@@ -206,7 +209,7 @@ def prepare_import(
         stored = without_ids(found.draft.schema)
         plan = plan_upgrade(found, found.draft)
         return Import(found, root, found.draft, stored, "", chunk_bytes, plan)
-    return Import.prepared(found, root, partition_by, id, chunk_bytes)
+    return Import.prepared(found, root, partition_by, id, transaction, chunk_bytes)
 
 
 # ── on the executors ─────────────────────────────────────────────────────────────────────────

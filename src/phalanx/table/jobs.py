@@ -29,7 +29,7 @@ from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
 from phalanx.storage.history_rows import Marker, Several, committed_marker
 from phalanx.storage.hive_creation import main_branches
-from phalanx.storage.hive_root import HiveRoot, open_root
+from phalanx.storage.hive_root import HiveRoot
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
@@ -209,7 +209,7 @@ class WriteJob:
             return self._commit(tasks, removed)
 
     def _commit(self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite]) -> Committed:
-        manifest = open_root(self.root, None if self.hive is None else dict(self.hive))
+        manifest = Manifest.open(self.root) if self.hive is None else self._unchanged()
         base = self._base(manifest)
         arrived = _ArrivedFiles.of(self, tasks)
         snapshot: int | None = None
@@ -247,10 +247,14 @@ class WriteJob:
             return Committed(0, 0, 0, snapshot)
         return Committed(arrived.rows, arrived.keys.num_rows, arrived.fragments, snapshot)
 
+    def _unchanged(self) -> LeafListing:
+        """The table in the Hive-style layout as it is now: nobody has upgraded it."""
+        self.manifest.check_current()
+        return self.manifest.latest()
+
     def _base(self, manifest: LeafListing) -> LeafListing:
         """The manifest that the tasks have written for."""
         if not isinstance(manifest, Manifest):
-            self.manifest.check_current()
             return manifest
         return manifest if manifest.version == self.version else self._start_version(manifest)
 
