@@ -236,9 +236,11 @@ def test_a_row_that_changes_under_a_transaction_is_told(tmp_path: Path) -> None:
     )
     table.append(rows(("b", 1)))
     version = _branch(table)
-    with pytest.raises(CommitConflict, match="from another branch now"), table.transaction() as txn:
-        txn.append(rows(("b", 2)))
-        pin(table, "b", read_branch="team/work", read_version=version)
+    txn = table.transaction()
+    txn.append(rows(("b", 2)))
+    pin(table, "b", read_branch="team/work", read_version=version)
+    with pytest.raises(CommitConflict, match="from another branch now"):
+        txn.__exit__(None, None, None)
     assert seen(table) == [("b", 1), ("b", 7)]
     # A statement alone starts over, on top of what is read by now.
     table.append(rows(("b", 2)))
@@ -257,7 +259,7 @@ def test_a_rollback_does_not_change_branches(tmp_path: Path) -> None:
     assert table.diff(first, first + 1).select(["rows_added", "rows_removed"]).to_pylist() == [
         {"rows_added": 2, "rows_removed": 0}
     ]
-    with pytest.raises(PhalanxError, match="read from .* then, and is from .*tree/team/work now"):
+    with pytest.raises(PhalanxError, match=r"read from .* then, and is from .*tree/team/work now"):
         table.rollback(first)
     assert seen(table.at(first)) == [("b", 1)]
 
