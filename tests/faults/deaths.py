@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import phalanx
-from faults.strong_changes import CHANGES
+from faults.strong_changes import CHANGES, DRAFT_CHANGES
 from phalanx.storage.steps import Observer, Step, observed
 
 # Lance does not survive a fork after its first use: the server that forks has only imported it.
@@ -61,7 +61,7 @@ def _die(step: str, time: int, root: str, name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     with observed(_ending_at(Step[step], time, kill)):
-        CHANGES[name].run(phalanx.open(root))
+        (CHANGES | DRAFT_CHANGES)[name].run(phalanx.open(root))
 
 
 def _ending_at(step: Step, time: int, end: Callable[[], None]) -> Observer:

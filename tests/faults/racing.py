@@ -52,10 +52,15 @@ class Race:
         return phalanx.open(self.root, storage_options=self.options)
 
 
-def create(race: Race, keys: list[str], start: int) -> phalanx.Table:
+def create(race: Race, keys: list[str], start: int, layout: str = "namespace") -> phalanx.Table:
     """The table with a counter in each partition."""
     table = phalanx.create(
-        race.root, SCHEMA, ["k"], transaction="strong", storage_options=race.options
+        race.root,
+        SCHEMA,
+        ["k"],
+        transaction="strong",
+        layout=layout,
+        storage_options=race.options,
     )
     table.append(_rows([(key, "counter", start, "", "") for key in keys]))
     return table

@@ -104,9 +104,13 @@ CHANGES = {
 }
 
 
-def make_template(root: Path) -> None:
+# What only tables of the expression draft can do.
+DRAFT_CHANGES = {"upgrade": Change(lambda table: table.upgrade(), is_atomic=False)}
+
+
+def make_template(root: Path, layout: str = "namespace") -> None:
     """A table with snapshots to go back to, several files in a leaf, NULL, and deleted rows."""
-    table = phalanx.create(root, SCHEMA, ["k"], transaction="strong")
+    table = phalanx.create(root, SCHEMA, ["k"], transaction="strong", layout=layout)
     table.append(rows(("a", 1), ("a", 2), ("b", 1), ("b", 5), ("c", 4)))
     table.append(rows(("a", 3), (None, 3), (None, 8)))
     table.delete("n = 2")

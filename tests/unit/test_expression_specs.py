@@ -168,7 +168,10 @@ def test_every_distinct_value_is_hashed_once(monkeypatch: pytest.MonkeyPatch) ->
 # --- joins ----------------------------------------------------------------------------------------
 
 
-def side(partition_by: str, kind: pa.DataType = pa.int64(), *, drafted: bool) -> JoinSide:
+INT64, INT32 = pa.int64(), pa.int32()
+
+
+def side(partition_by: str, kind: pa.DataType = INT64, *, drafted: bool) -> JoinSide:
     schema = Schema.of(pa.schema([("id", kind), ("name", pa.string())]))
     return JoinSide(next_spec(partition_by, schema, {}, drafted=drafted), schema)
 
@@ -181,7 +184,7 @@ def test_joins_pair_equal_md5_buckets_and_never_murmur3_ones(partition_by: str) 
     assert [(key.left_reduction, key.right_reduction) for key in found.keys] == [
         (IDENTITY, IDENTITY)
     ]
-    assert compatibility(drafted, side(partition_by, pa.int32(), drafted=True), on).compatible
+    assert compatibility(drafted, side(partition_by, INT32, drafted=True), on).compatible
     for left, right in ((drafted, newest), (newest, drafted)):
         assert not compatibility(left, right, on).compatible
         assert "not compatible" in compatibility(left, right, on).reason

@@ -270,7 +270,7 @@ class Manifest(LeafListing):
             columns=stored, filter=condition, fragments=fragments, with_row_address=True
         ).to_table()
         unknown = pa.nulls(rows.num_rows, pa.uint64())
-        if self.properties.is_drafted and not self._has_left_strong:
+        if self.properties.is_drafted and not self.has_left_strong:
             rows, self._tags = resolved(self.root, rows)
             return rows
         if "read_version" not in stored:
@@ -294,7 +294,7 @@ class Manifest(LeafListing):
         return mode
 
     @property
-    def _has_left_strong(self) -> bool:
+    def has_left_strong(self) -> bool:
         """Whether the mode is weak, and what it was strong with has not been cleared away yet.
 
         Else the expression draft has a row honoured in every mode.

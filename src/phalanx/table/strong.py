@@ -45,7 +45,13 @@ def begin(manifest: Manifest) -> tuple[Manifest, Head]:
 
 def settled(manifest: Manifest) -> Manifest:
     """The manifest of a namespace that is not about to leave strong mode."""
-    return complete(manifest) if manifest.properties.pending == _LEAVING else manifest
+    if manifest.properties.pending == _LEAVING:
+        manifest = complete(manifest)
+    if manifest.properties.is_drafted and manifest.has_left_strong:
+        # Other readers of the expression draft would go on with what its rows name.
+        head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
+        return manifest.latest()
+    return manifest
 
 
 def _is_ready(manifest: Manifest, found: Head) -> bool:
