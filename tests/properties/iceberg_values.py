@@ -107,7 +107,7 @@ KINDS = (
     IcebergKind(
         types.TimestamptzType(),
         pa.timestamp("us", "UTC"),
-        _MOMENTS.map(lambda moment: moment.replace(tzinfo=datetime.timezone.utc)),
+        _MOMENTS.map(lambda moment: moment.replace(tzinfo=datetime.UTC)),
         (*_ALWAYS, *_BUCKETS, *_TIME_PARTS, HourTransform()),
     ),
     IcebergKind(
@@ -176,6 +176,4 @@ def _leaf(draw: st.DrawFn, name: str, kind: IcebergKind) -> Condition:
     # pyiceberg has no constants of UUIDs in ranges.
     if kind.iceberg == types.UUIDType() and operator not in ("=", "!="):
         operator = "="
-    return Condition(
-        f"{name} {operator} {kind.sql(value)}", _COMPARISONS[operator](name, value)
-    )
+    return Condition(f"{name} {operator} {kind.sql(value)}", _COMPARISONS[operator](name, value))
