@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyiceberg import expressions as ice
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions.visitors import expression_evaluator, inclusive_projection
@@ -53,7 +55,11 @@ from phalanx.errors import (
     UnknownSpec,
 )
 from phalanx.iceberg import IcebergTable
+from phalanx.model import engine
+from phalanx.model.binding import bind
 from phalanx.model.iceberg_transforms import Unevaluable
+from phalanx.model.rendering import to_datafusion
+from properties.iceberg_values import KINDS, conditions
 
 ROWS = 60
 START = datetime.datetime(2024, 12, 30)
@@ -159,10 +165,6 @@ def by_partition(table: Table, condition: ice.BooleanExpression) -> set[str]:
 
 def matching(opened: IcebergTable, where: str) -> set[str]:
     """The files that hold a matching row, by brute force."""
-    from phalanx.model import engine
-    from phalanx.model.binding import bind
-    from phalanx.model.rendering import to_datafusion
-
     sql = to_datafusion(bind(where, opened.schema))
     found = set()
     for unit in opened.import_units():
@@ -219,6 +221,41 @@ def test_planned_files_are_those_of_pyiceberg(
     opened = phalanx.iceberg.open(table)
     check_planned(table, opened, where, condition)
     assert "column statistics are not consulted" in str(opened.plan(where))
+
+
+@pytest.fixture(scope="module")
+def held(lake: tuple[SqlCatalog, Table]) -> tuple[IcebergTable, pa.Table, list[str]]:
+    """The table, all of its rows, and the file of each row."""
+    _, table = lake
+    opened = phalanx.iceberg.open(table)
+    batches = [(unit, batch) for unit in opened.import_units() for batch in unit.batches()]
+    files = [unit.path for unit, batch in batches for _ in range(batch.num_rows)]
+    return opened, pa.Table.from_batches([batch for _, batch in batches]), files
+
+
+BY_TYPE = {kind.arrow: kind for kind in KINDS}
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> str:
+    """A random condition on columns of the table."""
+    names = draw(st.lists(st.sampled_from(["id", "name", "ts", "price"]), min_size=1, max_size=2))
+    kinds = [BY_TYPE[ARROW.field(name).type] for name in names]
+    parts = [draw(conditions(name, kind)).sql for name, kind in zip(names, kinds, strict=True)]
+    return draw(st.sampled_from([" AND ", " OR "])).join(f"({part})" for part in parts)
+
+
+@settings(max_examples=60)
+@given(where=filters())
+def test_no_file_with_a_match_is_missed(
+    held: tuple[IcebergTable, pa.Table, list[str]], where: str
+) -> None:
+    opened, every, files = held
+    columns = {name: every.column(name).combine_chunks() for name in every.column_names}
+    sql = to_datafusion(bind(where, opened.schema))
+    matches = engine.evaluate_sql(sql, columns, every.num_rows).fill_null(False).to_pylist()
+    planned = paths_of(opened.plan(where).files)
+    assert {file for file, match in zip(files, matches, strict=True) if match} <= planned
 
 
 def test_a_plan_without_a_filter_has_all_files(lake: tuple[SqlCatalog, Table]) -> None:
@@ -316,6 +353,10 @@ def test_a_dropped_source_prunes_by_the_fields_that_are_left(catalog: SqlCatalog
     for where in ("name = 'a0'", "name IS NULL", "id = 5", "id = 5 AND name IS NULL"):
         plan = opened.plan(where)
         assert paths_of(plan.files) >= matching(opened, where)
+    by_id = ice.EqualTo("id", 5)
+    assert paths_of(opened.plan("id = 5").files) == by_partition(table, by_id)
+    theirs = {task.file.file_path for task in table.scan(by_id).plan_files()}
+    assert paths_of(opened.plan("id = 5").files) >= theirs
     assert opened.plan("name = 'a0'").planned == len(data_files(table))
     assert 0 < opened.plan("id = 5").planned < len(data_files(table))
     assert all(isinstance(file.values[0], str | None) for file in opened.plan().files)
