@@ -107,7 +107,7 @@ KINDS = (
     IcebergKind(
         types.TimestamptzType(),
         pa.timestamp("us", "UTC"),
-        _MOMENTS.map(lambda moment: moment.replace(tzinfo=datetime.timezone.utc)),
+        _MOMENTS.map(lambda moment: moment.replace(tzinfo=datetime.UTC)),
         (*_ALWAYS, *_BUCKETS, *_TIME_PARTS, HourTransform()),
     ),
     IcebergKind(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
@@ -65,14 +65,22 @@ def replace_files(
         raise
     try:
         transaction.commit_transaction()
-    except CommitFailedException:
+    except (CommitFailedException, ValidationException):
         raise
     except Exception as error:
-        fresh = table.catalog.load_table(table.name())
-        if fresh.metadata.snapshot_by_id(producer.snapshot_id) is None:
+        if not _has_snapshot(table, producer.snapshot_id):
             raise UnknownOutcome(
                 f"The commit of snapshot {producer.snapshot_id} to the Iceberg table "
                 f"{'.'.join(table.name())} failed: {error}. Look whether the table has the "
                 "snapshot before you repeat it."
             ) from error
     return producer.snapshot_id
+
+
+def _has_snapshot(table: Table, snapshot_id: int) -> bool:
+    """Whether the catalog has the snapshot; False also where it does not answer."""
+    try:
+        fresh = table.catalog.load_table(table.name())
+    except Exception:
+        return False
+    return fresh.metadata.snapshot_by_id(snapshot_id) is not None

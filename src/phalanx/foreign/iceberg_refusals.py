@@ -9,6 +9,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 
 from phalanx.errors import PhalanxError
+from phalanx.foreign.iceberg_schema import transform_text
 from phalanx.foreign.iceberg_state import IcebergState
 from phalanx.model.iceberg_transforms import Unevaluable
 from phalanx.planning.rewrite_plan import RewritePlan
@@ -53,7 +54,7 @@ def _against_spec(state: IcebergState, spec_id: int) -> Iterator[str]:
     for field, own in zip(specs[spec_id].fields, ours, strict=True):
         if isinstance(field.transform, VoidTransform):
             continue
-        what = f"field {field.name!r} of spec {spec_id}, {field.transform}, "
+        what = f"field {field.name!r} of spec {spec_id}, {transform_text(field.transform)}, "
         if isinstance(field.transform, UnknownTransform) or isinstance(own.derivation, Unevaluable):
             yield what + "cannot be evaluated."
         if field.source_id not in columns:

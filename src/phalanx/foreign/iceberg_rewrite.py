@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.manifest import DataFile
 
-from phalanx.errors import CommitConflict, PhalanxError, UnknownOutcome
+from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UnknownOutcome
 from phalanx.foreign.iceberg_commit import replace_files
 from phalanx.foreign.iceberg_deletes import assigned
 from phalanx.foreign.iceberg_manifests import MANIFEST, Entries
@@ -94,9 +94,14 @@ def _rewritten(
         snapshot_id = _committed(current, written)
     except UnknownOutcome:
         raise
-    except BaseException:
+    except BaseException as error:
         written.remove()
-        raise
+        if isinstance(error, PhalanxError) or not isinstance(error, Exception):
+            raise
+        raise StorageFailure(
+            f"Cannot rewrite group {group.id} of the Iceberg table {state.name}: "
+            f"{str(error).rstrip('.')}. Nothing of the group has changed."
+        ) from error
     return IcebergRewritten(
         plan,
         files_before=done.files_before + len(group.files),
@@ -111,7 +116,7 @@ def _rewritten(
 def _committed(current: _Current, written: NewFiles) -> int:
     """Replace the files; if somebody else commits first, look again whether that still is right."""
     for _ in range(_MOST_ATTEMPTS):
-        if current.state.metadata.default_spec_id != written.spec_id:
+        if current.state.spec_id != written.spec_id:
             raise current.conflict("the table is partitioned in another way meanwhile")
         try:
             table = current.state.iceberg

@@ -146,7 +146,7 @@ def _widened(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def _derivation(field: partitioning.PartitionField, sources: _Sources) -> Transform:
-    number, text = field.field_id, str(field.transform)
+    number, text = field.field_id, transform_text(field.transform)
     if isinstance(field.transform, transforms.VoidTransform):
         return Void(number)
     found = _transform(field.transform)
@@ -161,6 +161,11 @@ def _derivation(field: partitioning.PartitionField, sources: _Sources) -> Transf
     if (why := sources.changed.get(field.source_id)) is not None:
         return Unevaluable(number, text, why, result)
     return found
+
+
+def transform_text(transform: transforms.Transform[Any, Any]) -> str:
+    """The transform as the metadata have it: pyiceberg shows no unknown one."""
+    return str(getattr(transform, "_transform", transform))
 
 
 def _transform(transform: transforms.Transform[Any, Any]) -> Transform | None:

@@ -63,9 +63,22 @@ class IcebergState:
         """The snapshot it was opened at; None for a table without rows ever."""
         return None if self.snapshot is None else self.snapshot.snapshot_id
 
+    @property
+    def spec_id(self) -> int:
+        """The spec under which new files are written."""
+        return self.metadata.default_spec_id
+
     def newest(self) -> IcebergState:
         """The table as its catalog has it now."""
-        return IcebergState(self.iceberg.catalog.load_table(self.iceberg.name()))
+        try:
+            return IcebergState(self.iceberg.catalog.load_table(self.iceberg.name()))
+        except PhalanxError:
+            raise
+        except Exception as error:
+            raise StorageFailure(
+                f"Cannot load the Iceberg table {self.name} from its catalog again: "
+                f"{str(error).rstrip('.')}."
+            ) from error
 
     def read_context(self) -> ReadContext:
         """What it takes to read the files."""

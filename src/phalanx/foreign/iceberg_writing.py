@@ -48,7 +48,7 @@ class NewFiles:
     def __init__(self, state: IcebergState) -> None:
         self._state = state
         self._metadata = state.metadata
-        self.spec_id = self._metadata.default_spec_id
+        self.spec_id = state.spec_id
         self._spec = state.specs[self.spec_id]
         self._numbers = itertools.count()
         self._write_id = uuid.uuid4()
