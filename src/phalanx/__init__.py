@@ -29,6 +29,7 @@ from phalanx.model.partition_by import (
     truncate,
     year,
 )
+
 # Where it is defined, `hash` would take the place of Python's own.
 from phalanx.model.partition_by import hashed as hash
 from phalanx.model.spec import PartitionField, PartitionSpec
