@@ -512,7 +512,7 @@ def test_no_strong_mode_from_the_start(tmp_path: Path) -> None:
     with pytest.raises(phalanx.PhalanxError, match="hive layout has weak mode only"):
         phalanx.create(tmp_path / "t", EVENTS, ["country"], layout="hive", transaction="strong")
     assert not os.listdir(tmp_path)
-    with pytest.raises(phalanx.PhalanxError, match="'namespace' or 'hive'"):
+    with pytest.raises(phalanx.PhalanxError, match="'expressions' or 'hive'"):
         phalanx.create(tmp_path / "t", EVENTS, ["country"], layout="delta")
 
 
