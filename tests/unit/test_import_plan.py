@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import phalanx
 from phalanx.model.epoch_parts import EpochDay, EpochMonth
 from phalanx.model.evolution import next_spec
+from phalanx.model.hive_functions import HiveBucket, HiveHash
 from phalanx.model.masked_buckets import MaskedBucket
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
@@ -87,6 +88,27 @@ def test_other_systems_fields_become_what_is_nearest() -> None:
     )
     names = [field.field_id for field in found.fields]
     assert names == [*("at_year", "at_month", "at_day", "id_bucket"), "placed_year", "placed_month"]
+
+
+def test_buckets_of_the_drafts_are_spread_anew() -> None:
+    drafted = next_spec("bucket(4, id), multi_bucket(5, id, country)", SCHEMA, {}, drafted=True)
+    (mapping,), terms = mapped_specs({1: drafted}, 1, SCHEMA, SCHEMA, drafted=True)
+    assert [field.kind for field in mapping.fields] == ["changed", "changed"]
+    assert next_spec(terms, SCHEMA, {}) == next_spec(
+        "bucket(4, id), multi_bucket(5, id, country)", SCHEMA, {}
+    )
+    # In a table of the format the same expression means what it says.
+    (mapping,), terms = mapped_specs({1: drafted}, 1, SCHEMA, SCHEMA)
+    assert next_spec(terms, SCHEMA, {}) == drafted
+    hive = foreign(1, ("b", "id", HiveBucket(4)), ("h", "country", HiveHash()))
+    (mapping,), terms = mapped_specs({1: hive}, 1, SCHEMA, SCHEMA)
+    assert [field.kind for field in mapping.fields] == ["changed", "exact"]
+    found = next_spec(terms, SCHEMA, {}).fields[1]
+    values = pa.array(["a", "", None, "iceberg"])
+    assert found.derivation.apply(values).equals(HiveHash().apply(values))
+    whole = foreign(1, ("h", "order", HiveHash()))
+    (mapping,), terms = mapped_specs({1: whole}, 1, SCHEMA, SCHEMA)
+    assert (mapping.fields[0].kind, terms) == ("refused", ())
 
 
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
