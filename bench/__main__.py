@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import importing, model, rewrite, spark, storage, strong
+from bench import ducklake, importing, model, rewrite, spark, storage, strong
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
     print(f"{rows:,} rows, {os.cpu_count()} cores; the best of several runs of each\n")
     parts = {
         "model": model.benchmarks,
+        "ducklake": ducklake.benchmarks,
         "rewrite": rewrite.benchmarks,
         "storage": storage.benchmarks,
         "strong": strong.benchmarks,

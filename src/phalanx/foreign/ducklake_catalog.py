@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from phalanx.errors import InvalidCatalog, PhalanxError
 from phalanx.foreign.ducklake_columns import Columns, read_columns
 from phalanx.foreign.ducklake_connection import CatalogLocation, CatalogReading
+from phalanx.foreign.ducklake_filter import StoredValues
 from phalanx.foreign.ducklake_specs import Partitionings, read_partitionings
+from phalanx.foreign.ducklake_values import read_stored
 from phalanx.model.names import close_names
 
 # What its documents and its code say was read for these versions.
@@ -32,9 +35,13 @@ TIME_PARTS = ("calendar", "epoch")
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LakeTable:
-    """A table of a lake at a snapshot; `root` is the folder of its files."""
+    """A table of a lake at a snapshot.
+
+    `root` is the folder of its files; `stored` has for each partitioning the different values that
+    its files have in each key.
+    """
 
     location: CatalogLocation
     name: str
@@ -45,6 +52,7 @@ class LakeTable:
     time_parts: str
     columns: Columns
     partitionings: Partitionings
+    stored: Mapping[int, tuple[StoredValues, ...]]
 
     def at(self, alias: str) -> str:
         """The condition that a row of the catalog is of this table and stands at the snapshot."""
@@ -97,9 +105,10 @@ def read_table(
             chosen,
             columns,
             partitionings,
+            {},
         )
-        _check_files(reading, found, place)
-        return found
+        stored = read_stored(reading, table_id, found.at("f"), partitionings, place)
+        return replace(found, stored=stored)
 
 
 def check_snapshot(reading: CatalogReading, table: LakeTable) -> None:
@@ -226,40 +235,3 @@ def _root(location: CatalogLocation, data_path: str | None) -> str:
     if beside is not None and beside.is_dir() and not Path(path).is_dir():
         return f"{beside}/"
     return f"{Path(path).absolute()}/"
-
-
-def _check_files(reading: CatalogReading, table: LakeTable, place: str) -> None:
-    """Refuse files under no known partitioning, and files that lack a partition value."""
-    specs = table.partitionings.specs
-    rows = reading.rows(
-        f"SELECT f.partition_id, count(*), min(f.data_file_id) "
-        f"FROM {reading.table('ducklake_data_file')} f WHERE {table.at('f')} GROUP BY 1"
-    )
-    for partition_id, _, file_id in rows:
-        if partition_id is not None and int(partition_id) not in specs:
-            raise InvalidCatalog(
-                f"{place}: data file {file_id} in ducklake_data_file is of partitioning "
-                f"{partition_id}, which ducklake_partition_info does not list. "
-                "The catalog is damaged."
-            )
-    expected: dict[int, int] = {}
-    for partition_id, count, _ in rows:
-        fields = specs[int(partition_id or 0)].fields
-        for index in range(len(fields)):
-            expected[index] = expected.get(index, 0) + int(count)
-    if not expected:
-        return
-    values = dict(
-        reading.rows(
-            "SELECT v.partition_key_index, count(*) "
-            f"FROM {reading.table('ducklake_file_partition_value')} v "
-            f"JOIN {reading.table('ducklake_data_file')} f USING (data_file_id) "
-            f"WHERE {table.at('f')} AND f.partition_id IS NOT NULL GROUP BY 1"
-        )
-    )
-    for index, count in expected.items():
-        if (found := int(values.get(index, 0))) != count:
-            raise InvalidCatalog(
-                f"{place}: {count:,} data files have a partition key with index {index}, but "
-                f"ducklake_file_partition_value has {found:,} values of it. The catalog is damaged."
-            )

@@ -10,7 +10,7 @@ import importlib
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -84,19 +84,18 @@ class CatalogLocation:
     def reading(self) -> Iterator[CatalogReading]:
         """One consistent reading of the catalog."""
         duckdb = _duckdb()
-        connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-        with TemporaryDirectory(prefix="phalanx-ducklake-") as copies:
+        with ExitStack() as stack:
+            connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+            stack.callback(connection.close)
             try:
                 connection.execute("SET TimeZone = 'UTC'")
-                self._attach(connection, copies)
+                self._attach(connection, stack)
                 connection.execute("BEGIN TRANSACTION")
-                yield CatalogReading(self, connection)
+                yield CatalogReading(self, connection, self._tables(connection))
             except duckdb.Error as error:
                 raise InvalidCatalog(f"Cannot read {self}: {_first_line(error)}") from None
-            finally:
-                connection.close()
 
-    def _attach(self, connection: duckdb.DuckDBPyConnection, copies: str) -> None:
+    def _attach(self, connection: duckdb.DuckDBPyConnection, stack: ExitStack) -> None:
         if self.kind in _EXTENSIONS:
             connection.execute(f"LOAD {_quoted(_extension(self.kind))}")
         option = "" if self.kind == "duckdb" else f"TYPE {self.kind}, "
@@ -104,12 +103,21 @@ class CatalogLocation:
             connection.execute(f"ATTACH {_quoted(self.target)} AS lake ({option}READ_ONLY)")
         except _duckdb().Error as error:
             if self.kind == "duckdb" and _OPEN_HERE in str(error):
+                copies = stack.enter_context(TemporaryDirectory(prefix="phalanx-ducklake-"))
                 connection.execute(f"ATTACH {_quoted(_copied(self.target, copies))} AS lake")
                 return
             raise StorageFailure(
                 f"Cannot open {self}: {_without_secrets(_first_line(error))}. Check that it is "
                 "there, that nobody else has it open for writing, and that it may be read."
             ) from None
+
+    def _tables(self, connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
+        rows = connection.execute(
+            "SELECT table_name FROM duckdb_tables() WHERE database_name = 'lake' "
+            "AND schema_name = ?",
+            [self.metadata_schema],
+        ).fetchall()
+        return frozenset(row[0] for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,7 @@ class CatalogReading:
 
     location: CatalogLocation
     connection: duckdb.DuckDBPyConnection
+    tables: frozenset[str]
 
     def table(self, name: str) -> str:
         """A table of the catalog, for SQL."""
@@ -125,12 +134,7 @@ class CatalogReading:
 
     def has(self, name: str) -> bool:
         """Whether the catalog has a table of this name."""
-        found = self.connection.execute(
-            "SELECT count(*) FROM duckdb_tables() WHERE database_name = 'lake' "
-            "AND schema_name = ? AND table_name = ?",
-            [self.location.metadata_schema, name],
-        ).fetchone()
-        return bool(found and found[0])
+        return name in self.tables
 
     def columns(self, name: str) -> dict[str, str]:
         """The columns of a table of the catalog, and their types as DuckDB sees them."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from phalanx.foreign.ducklake_catalog import LakeTable
 from phalanx.foreign.ducklake_connection import CatalogReading
-from phalanx.foreign.ducklake_filter import StoredValue, pushed
+from phalanx.foreign.ducklake_filter import pushed
 from phalanx.foreign.ducklake_specs import UNPARTITIONED
 from phalanx.foreign.ducklake_types import column_type, keeps_texts
 from phalanx.model.predicate import TRUE, Predicate, columns_of
@@ -36,29 +36,26 @@ def read_files(
     The columns of the file come first, then one for each partition field, named by its id.
     """
     casts = table.partitionings.casts[spec.id]
-    values = {
-        field.column: StoredValue(f"v{index}.partition_value", casts[index], field.result_type)
-        for index, field in enumerate(spec.fields)
-    }
-    selected = [
-        f'f.data_file_id AS "{FILE_ID}"',
-        f'{resolved("f", table)} AS "{PATH}"',
-        f'f.record_count AS "{ROWS}"',
-        f'f.file_size_bytes AS "{BYTES}"',
-        *(f"{value.typed} AS p{index}" for index, value in enumerate(values.values())),
+    texts = [f"v{index}.partition_value" for index in range(len(spec.fields))]
+    typed = [
+        f"TRY_CAST({text} AS {cast}) AS p{index}"
+        for index, (text, cast) in enumerate(zip(texts, casts, strict=True))
     ]
     joins = [
-        f"LEFT JOIN {reading.table('ducklake_file_partition_value')} v{index} "
+        f"JOIN {reading.table('ducklake_file_partition_value')} v{index} "
         f"ON v{index}.data_file_id = f.data_file_id AND v{index}.table_id = {table.id} "
         f"AND v{index}.partition_key_index = {index}"
         for index in range(len(spec.fields))
     ]
     own = "IS NULL" if spec.id == UNPARTITIONED else f"= {spec.id}"
     conditions = [table.at("f"), f"f.partition_id {own}"]
-    if (condition := pushed(projected, values)) is not None:
+    stored = zip(texts, table.stored[spec.id], strict=True)
+    keys = dict(zip((field.column for field in spec.fields), stored, strict=True))
+    if (condition := pushed(projected, keys)) is not None:
         conditions.append(condition)
+    columns = ["f.data_file_id", resolved("f", table), "f.record_count", "f.file_size_bytes"]
     found = reading.arrow(
-        f"SELECT {', '.join(selected)} FROM {reading.table('ducklake_data_file')} f "
+        f"SELECT {', '.join([*columns, *typed])} FROM {reading.table('ducklake_data_file')} f "
         f"{' '.join(joins)} WHERE {' AND '.join(conditions)} ORDER BY f.data_file_id"
     )
     kinds = [pa.int64(), pa.string(), pa.int64(), pa.int64()]

@@ -1,7 +1,7 @@
-"""What of a projected predicate the catalog's own SQL can decide, so that fewer rows leave it.
+"""What a projected predicate says about the texts that a catalog stores as partition values.
 
-Only conditions whose meaning is the same in every database are pushed: whole numbers and texts.
-Whatever is left out here is decided afterwards, on the rows that come back.
+Each different text is cast once, and asked once whether it can match. The catalog's own SQL then
+compares texts, which is fast and means the same in every database.
 """
 
 from __future__ import annotations
@@ -10,76 +10,66 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.types as pt
+import pyarrow.compute as pc
 
-from phalanx.model.predicate import (
-    Always,
-    And,
-    Compare,
-    In,
-    IsNull,
-    NotNull,
-    Or,
-    Predicate,
-)
-from phalanx.model.syntax import Column
+from phalanx.model import engine
+from phalanx.model.predicate import Always, And, Opaque, Or, Predicate, columns_of
+from phalanx.model.rendering import to_datafusion
 
-_MOST_VALUES = 1_000
+# Longer lists are not worth writing down: what they say is decided on the rows that come back.
+_MOST_TEXTS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class StoredValue:
-    """Where a partition value stands in a query: its text, and the type that it has."""
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredValues:
+    """The different values of a partition key: as texts, and in their type; NULL is one of them."""
 
-    text: str
-    cast: str
-    type: pa.DataType
-
-    @property
-    def typed(self) -> str:
-        """The value in its type."""
-        return self.text if self.cast == "VARCHAR" else f"CAST({self.text} AS {self.cast})"
+    texts: pa.Array
+    values: pa.Array
 
 
-def pushed(predicate: Predicate, values: Mapping[str, StoredValue]) -> str | None:
-    """A condition in SQL that holds wherever the predicate does; None if nothing can be said."""
+def pushed(predicate: Predicate, keys: Mapping[str, tuple[str, StoredValues]]) -> str | None:
+    """A condition in SQL that holds wherever the predicate does; None if nothing can be said.
+
+    `keys` has for each column of the predicate the text's expression, and the values there are.
+    """
     match predicate:
         case Always(value=value):
             return None if value else "FALSE"
+        case Opaque():
+            return None
         case And(parts=parts):
-            known = [text for part in parts if (text := pushed(part, values)) is not None]
+            known = [text for part in parts if (text := pushed(part, keys)) is not None]
             return " AND ".join(known) or None
         case Or(parts=parts):
-            texts = [pushed(part, values) for part in parts]
+            texts = [pushed(part, keys) for part in parts]
             if None in texts:
                 return None
             return f"({' OR '.join(f'({text})' for text in texts)})"
-        case Compare(term=term) | In(term=term) | IsNull(term=term) | NotNull(term=term):
-            value = values.get(term.path[0]) if isinstance(term, Column) else None
-            return None if value is None else _leaf(predicate, value)
-    return None
+    (path,) = columns_of(predicate)
+    column, stored = keys[path[0]]
+    return _among(column, stored, predicate, path[0])
 
 
-def _leaf(leaf: Predicate, value: StoredValue) -> str | None:
-    match leaf:
-        case IsNull():
-            return f"{value.text} IS NULL"
-        case NotNull():
-            return f"{value.text} IS NOT NULL"
-        case Compare(operator=operator, value=constant) if pt.is_integer(value.type):
-            return f"{value.typed} {operator} {_literal(constant)}"
-        case In(values=constants) if len(constants) <= _MOST_VALUES and _is_exact(value.type):
-            return f"{value.typed} IN ({', '.join(map(_literal, constants))})"
-    return None
+def _among(column: str, stored: StoredValues, leaf: Predicate, name: str) -> str | None:
+    """That a text is one of those whose values satisfy the leaf."""
+    held = engine.evaluate_sql(to_datafusion(leaf), {name: stored.values}, len(stored.values))
+    matching = stored.texts.filter(held.fill_null(False))
+    if len(matching) == len(stored.texts) or len(matching) > _MOST_TEXTS:
+        return None
+    texts = [_literal(text) for text in matching.drop_null().to_pylist()]
+    parts = [f"{column} IN ({', '.join(texts)})"] if texts else []
+    if matching.null_count:
+        parts.append(f"{column} IS NULL")
+    return f"({' OR '.join(parts)})" if parts else "FALSE"
 
 
-def _is_exact(kind: pa.DataType) -> bool:
-    return bool(pt.is_integer(kind) or pt.is_string(kind))
+def damaged(stored: StoredValues) -> str | None:
+    """A text that is no value of its type; None if there is none."""
+    wrong = stored.texts.filter(pc.and_(stored.values.is_null(), stored.texts.is_valid()))
+    return wrong[0].as_py() if len(wrong) else None
 
 
-def _literal(value: pa.Scalar) -> str:
-    plain = value.as_py()
-    if isinstance(plain, str):
-        escaped = plain.replace("'", "''")
-        return f"'{escaped}'"
-    return str(int(plain))
+def _literal(text: str) -> str:
+    escaped = text.replace("'", "''")
+    return f"'{escaped}'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -87,15 +88,17 @@ class DuckLakePlan:
         for spec in self.pruning.specs:
             table = self.kept[spec.spec_id]
             residual = None if spec.residual == TRUE else to_datafusion(spec.residual)
-            paths, sizes, rows = (table.column(name).to_pylist() for name in (PATH, BYTES, ROWS))
-            keys = [plain_values(column) for column in table.columns[len(_FILE_COLUMNS) :]]
-            values = zip(*keys, strict=True) if keys else iter([()] * len(paths))
-            deletes = _deletes_of(table.column(_DELETES))
-            for path, size, count, value, own in zip(
-                paths, sizes, rows, values, deletes, strict=True
-            ):
-                key = PartitionKey(spec.spec_id, value)
-                yield PlannedFile(path, size, count, key, own, residual)
+            columns = (table.column(name).to_pylist() for name in (PATH, BYTES, ROWS))
+            yield from map(
+                PlannedFile._make,
+                zip(
+                    *columns,
+                    _keys(spec.spec_id, table),
+                    _deletes_of(table.column(_DELETES)),
+                    repeat(residual, table.num_rows),
+                    strict=True,
+                ),
+            )
 
     @property
     def planned_files(self) -> int:
@@ -226,9 +229,26 @@ def plan_scan(table: LakeTable, where: str | None) -> DuckLakePlan:
     return DuckLakePlan(table.name, table.snapshot, pruning, labels, kept, totals, outside, inlined)
 
 
+def _keys(spec_id: int, files: pa.Table) -> Iterator[PartitionKey]:
+    """The key of each file; files of one partition have the same one."""
+    columns = [plain_values(column) for column in files.columns[len(_FILE_COLUMNS) :]]
+    if not columns:
+        yield from repeat(PartitionKey(spec_id, ()), files.num_rows)
+        return
+    known: dict[tuple[Any, ...], PartitionKey] = {}
+    for values in zip(*columns, strict=True):
+        key = known.get(values)
+        if key is None:
+            key = known[values] = PartitionKey(spec_id, values)
+        yield key
+
+
 def _deletes_of(lists: pa.ChunkedArray) -> Iterator[tuple[DeleteFile, ...]]:
-    for each in lists.to_pylist():
-        yield tuple(DeleteFile(**delete) for delete in each) if each else ()
+    """The delete files of each file; few have any."""
+    counts = pc.list_value_length(lists).to_pylist()
+    every = (DeleteFile(**each) for each in pc.list_flatten(lists).to_pylist())
+    for count in counts:
+        yield tuple(islice(every, count)) if count else ()
 
 
 def _sum(column: pa.ChunkedArray) -> int:
