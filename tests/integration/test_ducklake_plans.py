@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from ducklakes import KINDS, Lake, PostgresServer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import phalanx.ducklake
+from ducklakes import KINDS, Lake, PostgresServer
 from phalanx.ducklake import DuckLakeTable
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"

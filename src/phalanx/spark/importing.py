@@ -29,15 +29,13 @@ from phalanx.storage.parallel import in_parallel
 from phalanx.table.chunks import CHUNK_BYTES, Brought, Chunk, bring_all
 from phalanx.table.foreign_sources import is_table_source
 from phalanx.table.gathering import gathered
-from phalanx.table.importing import (
-    Import,
+from phalanx.table.import_tasks import (
     ImportTask,
-    UnitPart,
     UnitsWritten,
     checked_files,
     import_tasks,
-    prepare_import,
 )
+from phalanx.table.importing import Import, UnitPart, prepare_import
 from phalanx.table.jobs import Committed
 from phalanx.table.rewriting import GroupWork
 from phalanx.table.table import Table

@@ -1,9 +1,8 @@
-"""Imports: what is left to bring of a source, and what each task of the job does."""
+"""Imports: what a source becomes here, and what is left to bring of it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +13,10 @@ from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy, PartitionTerm, partition_terms
 from phalanx.model.rows import check_fits, plain_schema, without_ids
 from phalanx.model.schema import Schema
-from phalanx.model.storable import as_stored, storable_field
+from phalanx.model.storable import storable_field
 from phalanx.planning.import_plan import Amount, ColumnMapping, ImportPlan, ImportUnit
 from phalanx.planning.import_specs import mapped_specs
 from phalanx.planning.scan import counted
-from phalanx.planning.splits import FEWEST_BYTES, OPENING_BYTES, packed, split_size
-from phalanx.storage.failures import told
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.location import Location
 from phalanx.storage.properties import EXPRESSIONS
@@ -27,14 +24,12 @@ from phalanx.table.chunks import (
     Chunk,
     chunks_of,
     digest_of,
-    few_tasks,
     marker_prefix,
     markers_of,
 )
 from phalanx.table.foreign_sources import opened_source
 from phalanx.table.import_sources import ImportSource
 from phalanx.table.import_upgrades import plan_upgrade
-from phalanx.table.jobs import TaskFiles, WriteJob
 from phalanx.table.table import Table, create, open
 
 _PARQUET_ID = b"PARQUET:field_id"
@@ -181,8 +176,8 @@ class Import:
         if came != expected:
             raise PhalanxError(
                 f"The import of {self.source.place} into {table.uri} brought "
-                f"{counted(came, 'row')}, but the source has {expected:,}. Compare the two, and "
-                f"roll the table back to before snapshot {min(marked)}."
+                f"{counted(came, 'row')}, but the source has {expected:,}. Compare the two, roll "
+                f"the table back to before snapshot {min(marked)}, and import with another id."
             )
 
 
@@ -210,90 +205,6 @@ def prepare_import(
         plan = plan_upgrade(found, found.draft)
         return Import(found, root, found.draft, stored, "", chunk_bytes, plan)
     return Import.prepared(found, root, partition_by, id, transaction, chunk_bytes)
-
-
-# ── on the executors ─────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class UnitsWritten:
-    """What a task has done: the rows that each unit gave, and the files they are in."""
-
-    rows: tuple[tuple[str, int], ...]
-    files: TaskFiles
-
-
-@dataclass(frozen=True, slots=True)
-class ImportTask:
-    """Some units, whose rows are written to their partitions."""
-
-    group: int
-    bytes: int
-    job: WriteJob
-    stored: pa.Schema
-    units: tuple[ImportUnit, ...]
-
-    def run(self) -> UnitsWritten:
-        """The new files, which nobody sees yet."""
-        counts: Counter[str] = Counter()
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for unit in self.units:
-                for batch in unit.batches():
-                    counts[unit.id] += batch.num_rows
-                    yield self._stored(batch)
-
-        with told(f"import into {self.job.root}"):
-            files = self.job.write(pa.RecordBatchReader.from_batches(self.stored, batches()))
-        return UnitsWritten(tuple((unit.id, counts[unit.id]) for unit in self.units), files)
-
-    def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        arrays = [as_stored(batch.column(field.name), field.type) for field in self.stored]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.stored)
-
-
-# ── on the driver ────────────────────────────────────────────────────────────────────────────
-
-
-def import_tasks(
-    job: WriteJob, stored: pa.Schema, units: Sequence[ImportUnit], cores: int, is_spread: bool
-) -> list[ImportTask]:
-    """The units in tasks. Each writes a file for every partition it has rows of, so they are few.
-
-    As many as keep all cores busy; or, if they are spread, tasks of the usual size.
-    """
-    sizes = [unit.bytes + OPENING_BYTES for unit in units]
-    total = sum(sizes)
-    if is_spread:
-        most = split_size(total, None)
-    else:
-        # Units are not alike: a task may take half of one more.
-        each = total // few_tasks(cores, total) + max(sizes, default=0) // 2
-        most = max(each, FEWEST_BYTES)
-    parts = packed(units, lambda unit: unit.bytes, most)
-    return [
-        ImportTask(number, sum(unit.bytes for unit in some), job, stored, some)
-        for number, some in enumerate(parts)
-    ]
-
-
-def checked_files(source: str, units: Sequence[ImportUnit], done: Sequence[UnitsWritten]) -> None:
-    """Refuse to commit what has other rows than the source says it has."""
-    came = {name: rows for task in done for name, rows in task.rows}
-    for unit in units:
-        if came.get(unit.id) != unit.rows:
-            raise PhalanxError(
-                f"Cannot import {unit.id} of {source}: it gave {came.get(unit.id, 0):,} rows, but "
-                f"{unit.rows:,} are expected of it. Something changed the source meanwhile, or it "
-                "is broken; nothing of this chunk was committed."
-            )
-    written = sum(task.files.rows for task in done)
-    if written != sum(unit.rows for unit in units):
-        raise PhalanxError(
-            f"Cannot import {source}: {written:,} rows were written of "
-            f"{sum(unit.rows for unit in units):,} that were read. Nothing of this chunk was "
-            "committed; run it again."
-        )
 
 
 def stored_columns(
