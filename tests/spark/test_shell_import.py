@@ -26,7 +26,7 @@ def test_files_are_imported_once(spark: SparkSession, tmp_path: Path, uri: str) 
     assert table.mode == "strong"
     assert table.scan().to_arrow()["country"].to_pylist() == ["US", None]
     again = run("import", str(tmp_path / "a.csv"), uri)
-    assert again.stdout.startswith("Nothing to ingest: ")
+    assert again.stdout.startswith("Nothing to import: ")
     assert run_json("scan", uri, "--count") == {"count": 2}
 
 
