@@ -17,9 +17,9 @@ from phalanx.errors import UnknownOutcome
 class _ReplaceFiles(_OverwriteFiles):
     """pyiceberg's overwrite of given files, as the operation `replace`.
 
-    pyiceberg would search the files by their partitions, which fails for NaN and for dropped
-    columns, and would repeat a commit after checks that overlook deletes: here the manifests are
-    known, and whoever comes second is told.
+    pyiceberg would search the files by their partitions, which finds none of NaN, and would repeat
+    a commit after checks that overlook a delete behind which there is an append: here the manifests
+    are known, and whoever comes second is told.
     """
 
     holding: frozenset[str] = frozenset()
