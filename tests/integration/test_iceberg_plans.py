@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
@@ -61,6 +62,7 @@ from phalanx.model.iceberg_transforms import Unevaluable
 from phalanx.model.rendering import to_datafusion
 from properties.iceberg_values import KINDS, conditions
 
+SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 ROWS = 60
 START = datetime.datetime(2024, 12, 30)
 ARROW = pa.schema(
@@ -245,7 +247,7 @@ def filters(draw: st.DrawFn) -> str:
     return draw(st.sampled_from([" AND ", " OR "])).join(f"({part})" for part in parts)
 
 
-@settings(max_examples=60)
+@settings(max_examples=600 if SOAK else 40)
 @given(where=filters())
 def test_no_file_with_a_match_is_missed(
     held: tuple[IcebergTable, pa.Table, list[str]], where: str

@@ -197,6 +197,26 @@ def test_deleted_rows_are_gone_for_good(catalog: SqlCatalog) -> None:
     assert sum(file.record_count for file in data_files(table)) == table.scan().count()
 
 
+def test_files_beside_those_of_a_group_keep_their_deletes(catalog: SqlCatalog) -> None:
+    table = make(catalog)
+    with table.update_spec() as change:
+        change.add_field("id", BucketTransform(4), "id_bucket")
+    table.append(rows(0, 40))
+    table.append(rows(40, 40))
+    for file in data_files(table):
+        add_deletes(table, position_deletes(table, [(file.file_path, 1)], file))
+    opened = phalanx.iceberg.open(table)
+    plan = opened.plan_rewrite("id = 4", rewrite_all=True)
+    assert 0 < plan.rewritten_files < len(data_files(table))
+    before = {file.path: file for file in opened.plan().files}
+    check_same(table, lambda: opened.rewrite(plan))
+    after = {file.path: file for file in phalanx.iceberg.open(table).plan().files}
+    rewritten = {file.path for group in plan.groups for file in group.files}
+    assert not rewritten & after.keys()
+    # In the same manifest, with the same sequence number, partition and deletes.
+    assert all(after[path] == before[path] for path in before.keys() - rewritten)
+
+
 def test_deletes_by_equality_are_applied_though_pyiceberg_reads_none(catalog: SqlCatalog) -> None:
     table = make(catalog)
     table.append(rows(0, 20))

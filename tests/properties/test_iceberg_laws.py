@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg import expressions as ice
 from pyiceberg.expressions.visitors import expression_evaluator, inclusive_projection
@@ -31,6 +32,8 @@ from phalanx.planning.projection import inclusive
 from phalanx.planning.residual import may_hold
 from phalanx.planning.value_ranges import may_hold_within
 from properties.iceberg_values import KINDS, Condition, IcebergKind, conditions
+
+SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 
 
 class Case:
@@ -129,6 +132,7 @@ def _held(predicate: Predicate, rows: pa.Table) -> np.ndarray[Any, np.dtype[np.b
     return found
 
 
+@settings(max_examples=2000 if SOAK else 150)
 @given(filtered())
 def test_a_projection_keeps_what_pyiceberg_keeps_or_less_and_every_match(
     drawn: tuple[Case, Condition, pa.Table],
@@ -149,6 +153,7 @@ def test_a_projection_keeps_what_pyiceberg_keeps_or_less_and_every_match(
     assert not (kept & ~theirs).any()
 
 
+@settings(max_examples=2000 if SOAK else 150)
 @given(filtered())
 def test_a_manifest_is_skipped_only_if_no_partition_of_it_matches(
     drawn: tuple[Case, Condition, pa.Table],
@@ -180,6 +185,7 @@ FLOATS = IcebergKind(
 )
 
 
+@settings(max_examples=2000 if SOAK else 150)
 @given(
     st.lists(st.none() | FLOATS.values, min_size=1, max_size=5),
     st.sampled_from(["<", "<=", ">", ">=", "=", "!="]),

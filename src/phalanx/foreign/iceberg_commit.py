@@ -17,9 +17,9 @@ from phalanx.errors import UnknownOutcome
 class _ReplaceFiles(_OverwriteFiles):
     """pyiceberg's overwrite of given files, as the operation `replace`.
 
-    pyiceberg would search the files by their partitions, which fails for NaN and for dropped
-    columns, and would repeat a commit after checks that overlook deletes: here the manifests are
-    known, and whoever comes second is told.
+    pyiceberg would search the files by their partitions, which finds none of NaN, and would repeat
+    a commit after checks that overlook a delete behind which there is an append: here the manifests
+    are known, and whoever comes second is told.
     """
 
     holding: frozenset[str] = frozenset()
@@ -30,8 +30,9 @@ class _ReplaceFiles(_OverwriteFiles):
     def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
         return lambda manifest: manifest.manifest_path in self.holding
 
-    def _validate_concurrency(self) -> None:
-        raise CommitFailedException("Another snapshot was committed first.")
+    def commit(self) -> None:
+        # Without telling the transaction: it repeats the commits of which it knows.
+        self._transaction._apply(*self._commit())
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         # pyiceberg counts only operations that it has itself.
@@ -66,6 +67,7 @@ def replace_files(
     try:
         transaction.commit_transaction()
     except (CommitFailedException, ValidationException):
+        producer._clean_all_uncommitted()
         raise
     except Exception as error:
         if not _has_snapshot(table, producer.snapshot_id):

@@ -93,7 +93,7 @@ def assigned(entries: Entries, specs: Mapping[int, PartitionSpec]) -> Deletes:
         first = len(files)
         known = list(_described(table))
         files += [each.file for each in known]
-        targets = entries.data if not specs[spec_id].fields else {spec_id: None}
+        targets = [spec_id] if specs[spec_id].fields else list(entries.data)
         for target in targets:
             data = entries.data.get(target)
             if data is None or not data.num_rows:
@@ -114,8 +114,8 @@ class _Described:
     file: IcebergDelete
     sequence: int
     target: str | None = None
-    least: str | None = None
-    greatest: str | None = None
+    least: bytes | None = None
+    greatest: bytes | None = None
 
 
 def _described(table: pa.Table) -> Iterator[_Described]:
@@ -129,12 +129,10 @@ def _described(table: pa.Table) -> Iterator[_Described]:
             file = IcebergDelete("equality", path, size, None, form, tuple(ids or ()))
             yield _Described(file, sequence)
             continue
-        known = low is not None and high is not None
-        least, greatest = (each.decode(errors="replace") if known else None for each in (low, high))
-        target = named or (least if least == greatest else None)
+        target = named or (low.decode() if low is not None and low == high else None)
         kind: DeleteKind = "vector" if form == FileFormat.PUFFIN.value else "position"
         file = IcebergDelete(kind, path, size, None if target is None else rows, form)
-        yield _Described(file, sequence, target, least, greatest)
+        yield _Described(file, sequence, target, low, high)
 
 
 class _Matcher:
@@ -189,9 +187,10 @@ class _Matcher:
 
     def _allowed(self, rows: Numbers, delete: _Described) -> Numbers:
         """Those whose paths lie within the paths in the delete file."""
-        if delete.least is None:
+        if delete.least is None or delete.greatest is None:
             return rows
-        paths = self._paths.take(pa.array(rows))
+        # Bounds may be cut: they are compared as bytes.
+        paths = self._paths.take(pa.array(rows)).cast(pa.binary())
         after = pc.greater_equal(paths, delete.least)
         before = pc.less_equal(paths, delete.greatest)
         allowed: Numbers = rows[pc.and_(after, before).to_numpy(zero_copy_only=False)]

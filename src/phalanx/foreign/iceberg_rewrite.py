@@ -33,7 +33,8 @@ from phalanx.planning.rewrite_entries import PATH
 from phalanx.planning.rewrite_plan import RewriteGroup, RewritePlan
 from phalanx.planning.scan import counted, readable
 
-_MOST_ATTEMPTS = 5
+# Each looks at the table anew, which takes longer than an append of somebody else.
+_MOST_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)

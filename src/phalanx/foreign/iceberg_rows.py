@@ -122,7 +122,8 @@ class IcebergUnit:
         path = self.path
         try:
             fields = self._fields()
-            equal = [self._equal_rows(io, each) for each in self.deletes if each.equality_ids]
+            by_equality = [each for each in self.deletes if each.kind == "equality"]
+            equal = [self._equal_rows(io, each) for each in by_equality]
             deleted = self.deleted_positions(io)
             start = 0
             for batch in self.context.batches(io, self._data_file(), fields):
@@ -174,10 +175,10 @@ class IcebergUnit:
     def _equal_rows(self, io: FileIO, delete: IcebergDelete) -> tuple[tuple[str, ...], pa.Table]:
         """The columns to compare, and the rows that are deleted."""
         by_id = {field.field_id: field for field in self._fields()}
-        if unknown := [number for number in delete.equality_ids if number not in by_id]:
-            raise _unreadable(
-                delete.path, f"it deletes by the field {unknown[0]}, which is no column"
-            )
+        unknown = [number for number in delete.equality_ids if number not in by_id]
+        if unknown or not delete.equality_ids:
+            what = f"the field {unknown[0]}, which is no column" if unknown else "no field"
+            raise _unreadable(delete.path, f"it deletes by {what}")
         fields = tuple(by_id[number] for number in delete.equality_ids)
         names = tuple(field.name for field in fields)
         file = DataFile.from_args(

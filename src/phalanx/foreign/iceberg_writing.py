@@ -41,8 +41,8 @@ class _Partition:
 class NewFiles:
     """Files that no snapshot has yet; `remove` takes them away again.
 
-    Rows go to their partitions by Phalanx's transforms: pyiceberg's way loses those whose
-    partition value is NaN, and doubles zeros of both signs.
+    Rows go to their partitions by Phalanx's transforms: pyiceberg's way fails where a partition
+    value is NaN, and writes rows twice where both zeros are.
     """
 
     def __init__(self, state: IcebergState) -> None:
