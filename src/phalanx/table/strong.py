@@ -19,7 +19,13 @@ from phalanx.storage.manifest_changes import add_pin_columns, change_properties
 from phalanx.storage.manifest_paths import check_detachable
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
-from phalanx.storage.publishing import branches_of, follow, locations_of, publish
+from phalanx.storage.publishing import (
+    branches_of,
+    follow,
+    locations_of,
+    named_by_others,
+    publish,
+)
 from phalanx.storage.reconcile import aligned
 
 _LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
@@ -81,7 +87,7 @@ def complete(manifest: Manifest, operation: str | None = None) -> Manifest:
         if found is None:
             add_pin_columns(latest)
             latest = latest.latest()
-        changed[:] = _brought_in_line(latest, all_leaves=found is None)
+        changed[:] = _brought_in_line(latest, found)
         head.commit(
             latest,
             found or first_head(latest),
@@ -106,8 +112,9 @@ def _operation(manifest: Manifest, found: Head | None) -> str:
     return str(json.loads(manifest.properties.pending).get("change", "change"))
 
 
-def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
-    versions = manifest.versions()
+def _brought_in_line(manifest: Manifest, found: Head | None) -> list[LeafVersion]:
+    versions, all_leaves = manifest.versions(), found is None
+    named = {} if found is None else named_by_others(manifest, found)
     if not all_leaves and manifest.properties.pending is None:
         # Only a change of the schema has to look into every leaf.
         versions = {name: version for name, version in versions.items() if version is None}
@@ -116,7 +123,8 @@ def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
     def advance(name: str) -> LeafVersion | None:
         location, version = locations[name], versions[name]
         # From here on whatever else comes to the main branch is foreign.
-        main = leaf.keep_versions(location).version if all_leaves or version is None else None
+        taken_over = all_leaves or version is None
+        main = leaf.keep_versions(location).version if taken_over else named.get(name)
         dataset = location.open_leaf(main if version is None else version)
         line = aligned(location, dataset, manifest.properties.schema)
         if line.version == version and not all_leaves:
