@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 from pyspark.sql import SparkSession
 
 import phalanx
@@ -18,7 +17,6 @@ from integration.expression_rows import (
     rows,
     seen,
 )
-from phalanx.errors import PhalanxError
 from spark.test_writing import frame, save
 
 
@@ -42,15 +40,6 @@ def test_branches_and_tags_are_read_and_written(spark: SparkSession, uri: str) -
     )
     assert seen(table) == expected == read_by_the_draft(uri)
     assert [pins(table, key)[1:] for key in "ab"] == [(None, None), ("w", None)]
-
-
-def test_a_pinned_table_in_weak_mode_is_not_written(spark: SparkSession, uri: str) -> None:
-    table = phalanx.create(uri, SCHEMA, ["k"], layout="expressions")
-    table.append(rows(("a", 1)))
-    pin(table, "a", read_version=leaf(table, "a").version)
-    with pytest.raises(PhalanxError, match="says which version is read"):
-        phalanx.spark.write(frame(spark, ("a", 2)), uri)
-    assert seen(table) == [("a", 1)]
 
 
 def test_hashes_place_rows_and_join_only_with_their_own(spark: SparkSession, uri: str) -> None:
