@@ -23,6 +23,9 @@ from integration.expression_rows import (
     seen,
 )
 from phalanx.errors import CommitConflict, PhalanxError
+from phalanx.storage.head import leave_strong
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
 
 BASE = [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
 
@@ -299,6 +302,18 @@ def test_out_of_strong_mode_and_back(tmp_path: Path) -> None:
     table.set_mode("strong")
     table.append(rows(("a", 3)))
     assert seen(table) == [("a", 1), ("a", 2), ("a", 3), ("b", 1)] == read_by_the_draft(table.uri)
+
+
+def test_nothing_clears_a_table_that_is_strong_again(tmp_path: Path) -> None:
+    """A writer that saw the mode weak may come late."""
+    table = phalanx.create(
+        tmp_path / "t", SCHEMA, ["k"], transaction="strong", layout="expressions"
+    )
+    table.append(rows(("a", 1)))
+    before = pins(table, "a")
+    leave_strong(Manifest.open(Location.of(table.uri)))
+    assert pins(table, "a") == before
+    assert table.newest_snapshot == 2
 
 
 def test_vacuum_in_weak_mode_keeps_what_rows_name(tmp_path: Path) -> None:
