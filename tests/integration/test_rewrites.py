@@ -126,9 +126,17 @@ def test_progress_is_kept_in_several_snapshots(root: str, store: Store) -> None:
         progress=lambda finished, total: told.append((finished, total)),
     )
     assert len(done.snapshots) == 3
-    assert told == [(2, 5), (4, 5), (5, 5)]
+    assert told == [(count, 5) for count in (1, 2, 3, 4, 5)]
     assert held(table) == before
     assert files_of(table) == dict.fromkeys("abcde", 1)
+
+
+@both_modes
+def test_every_group_is_told_when_it_is_done(root: str, store: Store, mode: str) -> None:
+    table = made(root, store, mode, keys="abc", files=5)
+    told: list[tuple[int, int]] = []
+    table.rewrite(progress=lambda finished, total: told.append((finished, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 @both_modes

@@ -114,10 +114,12 @@ class Move:
                 fragments=files.fragments(group),
             )
             tasks.append(MoveTask(group.id, group.bytes, job, scan))
-        done: dict[int, TaskFiles] = run_tasks(tasks, self.spark)
-        if self.progress is not None:
-            self.progress(len(groups), len(groups))
-        return done
+
+        def finished(count: int) -> None:
+            if self.progress is not None:
+                self.progress(count, len(groups))
+
+        return run_tasks(tasks, self.spark, finished)
 
 
 def _removal(leaf: FileLeaf, files: PlannedFiles, groups: Sequence[RewriteGroup]) -> LeafWrite:
