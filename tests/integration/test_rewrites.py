@@ -325,7 +325,10 @@ def test_a_vacuum_meanwhile_is_survived(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target_file_size": 5}, "no such option.*target_file_size_bytes"),
+        ({"target_file_size": 5}, "no such option. Did you mean 'target_file_size_bytes'"),
+        ({"min_inptu_files": 5}, "no such option. Did you mean 'min_input_files'"),
+        ({"partial_progres": True}, "no such option. Did you mean 'partial_progress'"),
+        ({"xyz": 1}, "no such option. Expected case_sensitive, .*strict, target_file"),
         ({"min_input_files": 0}, "min_input_files=0"),
         ({"max_commits": 0}, "max_commits=0"),
         ({"where": "k = 'a'", "partition_filter": "k = 'a'"}, "both where and partition_filter"),
