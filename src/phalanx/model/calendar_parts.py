@@ -59,11 +59,8 @@ class CalendarPart(Transform):
 
     def _apply_far(self, column: pa.Array) -> pa.Array:
         """Any moment at all, in whole days and hours; Arrow's own functions wrap past 32767."""
-        per_day = 1 if pt.is_date32(column.type) else 86_400 * _per_second(column.type)
+        days, hours = days_and_hours(column)
         present = column.is_valid().to_numpy(zero_copy_only=False)
-        ticks = column.cast(storage_type(column.type)).fill_null(0).to_numpy().astype(np.int64)
-        days = ticks // per_day
-        hours = (ticks - days * per_day) * 24 // per_day
         parts = pa.array(self._far(days.view("datetime64[D]"), hours), mask=~present)
         try:
             return parts.cast(pa.int32())
@@ -86,6 +83,14 @@ class CalendarPart(Transform):
         return Projection(
             NotNull(target), False, f"{self.name} is cyclic: a range needs the coarser parts too"
         )
+
+
+def days_and_hours(column: pa.Array) -> tuple[_Numbers, _Numbers]:
+    """The day since 1970 of each date or timestamp in UTC, and the hour of that day; 0 for NULL."""
+    per_day = 1 if pt.is_date32(column.type) else 86_400 * _per_second(column.type)
+    ticks = column.cast(storage_type(column.type)).fill_null(0).to_numpy().astype(np.int64)
+    days = ticks // per_day
+    return days, (ticks - days * per_day) * 24 // per_day
 
 
 def _per_second(data_type: pa.DataType) -> int:

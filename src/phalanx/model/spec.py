@@ -161,8 +161,9 @@ class PartitionSpec:
     fields: tuple[PartitionField, ...]
 
     def __post_init__(self) -> None:
-        if not _is_id(self.id) or self.id < 1:
-            raise InvalidSpec(f"Cannot use the spec id {self.id!r}: ids are 1, 2, 3, …")
+        # Those of other systems may start at 0.
+        if not _is_id(self.id) or self.id < 0:
+            raise InvalidSpec(f"Cannot use the spec id {self.id!r}: ids are whole numbers.")
         for place, field in enumerate(self.fields):
             for other in self.fields[:place]:
                 if other.field_id == field.field_id:
@@ -190,8 +191,10 @@ class PartitionSpec:
                 f"Cannot read the partition spec {shown(text)}: expected an object with id and "
                 "fields."
             )
-        fields = tuple(PartitionField.from_json(item) for item in obj["fields"])
-        return cls(obj.get("id", 0), fields)
+        number = obj.get("id", 0)
+        if not _is_id(number) or number < 1:
+            raise InvalidSpec(f"Cannot use the spec id {number!r}: ids are 1, 2, 3, …")
+        return cls(number, tuple(PartitionField.from_json(item) for item in obj["fields"]))
 
     def check(self, schema: Schema) -> None:
         """Refuse fields that do not fit the schema."""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.types as pt
 
+from phalanx.errors import InvalidSpec
 from phalanx.model import engine
 from phalanx.model.literals import has_utc_meaning
 from phalanx.model.schema import Schema
@@ -78,7 +79,7 @@ def _term(
     """The field's own expression over the columns, as a query that uses it would be simplified.
 
     None where the two would not mean the same: SQL takes calendar parts in the column's zone,
-    and tells apart floats that share a partition.
+    and tells apart floats that share a partition. Transforms of other systems have no SQL.
     """
     if None in sources or not all(has_utc_meaning(kind) for kind in types):
         return None
@@ -95,5 +96,5 @@ def _term(
     try:
         parsed = engine.parse(field.derivation.sql(*types), placeholders)
         return engine.bind_node(transform(parsed, named), schema.arrow).node
-    except engine.BadExpression:
+    except (engine.BadExpression, InvalidSpec):
         return None

@@ -279,6 +279,9 @@ class Table:
 
         With `target_spec`, which must be the newest, rows of older specs are moved to their
         partitions under it instead, in one transaction. The same rows are there at every moment.
+        A table in weak mode is in strong mode meanwhile, and stays there if the process dies: the
+        same call again does what is left, and takes it back to weak mode. Writes that are under
+        way when the mode changes fail, and say so.
 
         On the executors of a Spark session if one is given, else in threads. In strong mode all
         becomes one snapshot, or up to `max_commits` with `partial_progress`; in weak mode each
