@@ -44,11 +44,12 @@ from phalanx.table.health_limits import health_limits
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
+from phalanx.table.pinned import check_unpinned
 from phalanx.table.rewrite_files import planned, rewrite_options
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
-from phalanx.table.upgrading import Upgrade, check_unpinned, upgrade
+from phalanx.table.upgrading import Upgrade, upgrade
 from phalanx.table.vacuum import Vacuumed, vacuum
 
 Method = TypeVar("Method", bound=Callable[..., Any])
