@@ -23,6 +23,9 @@ from integration.expression_rows import (
     seen,
 )
 from phalanx.errors import CommitConflict, PhalanxError
+from phalanx.storage.head import leave_strong
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
 
 BASE = [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
 
@@ -72,6 +75,19 @@ def test_all_reads_honour_the_rows(pinned: phalanx.Table) -> None:
         [planned] = table.plan("k = 'b'").partitions
         assert planned.version == row_of(table, "b")["read_version"]
         assert lance.dataset(planned.location, version=planned.version).count_rows() == 2
+
+
+@pytest.mark.parametrize("table", ["strong"], indirect=True)
+def test_the_newest_snapshot_is_what_is_read(pinned: phalanx.Table) -> None:
+    newest = pinned.newest_snapshot
+    assert newest is not None
+    assert seen(pinned.at(newest)) == PINNED
+    pinned.append(rows(("c", 2)))
+    pinned.add_column(pa.field("more", pa.int8()))
+    assert seen(pinned.at(newest)) == PINNED
+    assert pinned.at(newest).schema.names == ["k", "n"]
+    pinned.rollback(newest)
+    assert seen(pinned) == PINNED == read_by_the_draft(pinned.uri)
 
 
 def test_the_namespace_tells_what_is_read(pinned: phalanx.Table) -> None:
@@ -252,16 +268,24 @@ def test_a_rollback_does_not_change_branches(tmp_path: Path) -> None:
         tmp_path / "t", SCHEMA, ["k"], transaction="strong", layout="expressions"
     )
     table.append(rows(("b", 1)))
-    first = table.newest_snapshot
-    assert first is not None
+    table.append(rows(("c", 1)))
     pin(table, "b", read_branch="team/work", read_version=_branch(table))
     table.append(rows(("b", 2)))
-    assert table.diff(first, first + 1).select(["rows_added", "rows_removed"]).to_pylist() == [
-        {"rows_added": 2, "rows_removed": 0}
+    first, second, third = table.snapshots()["id"].to_pylist()[1:]
+    counted = ["k", "rows_added", "rows_removed"]
+    assert table.diff(first, third).select(counted).to_pylist() == [
+        {"k": "b", "rows_added": 2, "rows_removed": 0},
+        {"k": "c", "rows_added": 1, "rows_removed": 0},
+    ]
+    # The row was changed under the second one, and the last word counts.
+    assert table.diff(second, third).select(counted).to_pylist() == [
+        {"k": "b", "rows_added": 1, "rows_removed": 0}
     ]
     with pytest.raises(PhalanxError, match=r"read from .* then, and is from .*tree/team/work now"):
         table.rollback(first)
     assert seen(table.at(first)) == [("b", 1)]
+    table.rollback(second)
+    assert seen(table) == [("b", 1), ("b", 7), ("c", 1)] == read_by_the_draft(table.uri)
 
 
 def test_out_of_strong_mode_and_back(tmp_path: Path) -> None:
@@ -278,6 +302,18 @@ def test_out_of_strong_mode_and_back(tmp_path: Path) -> None:
     table.set_mode("strong")
     table.append(rows(("a", 3)))
     assert seen(table) == [("a", 1), ("a", 2), ("a", 3), ("b", 1)] == read_by_the_draft(table.uri)
+
+
+def test_nothing_clears_a_table_that_is_strong_again(tmp_path: Path) -> None:
+    """A writer that saw the mode weak may come late."""
+    table = phalanx.create(
+        tmp_path / "t", SCHEMA, ["k"], transaction="strong", layout="expressions"
+    )
+    table.append(rows(("a", 1)))
+    before = pins(table, "a")
+    leave_strong(Manifest.open(Location.of(table.uri)))
+    assert pins(table, "a") == before
+    assert table.newest_snapshot == 2
 
 
 def test_vacuum_in_weak_mode_keeps_what_rows_name(tmp_path: Path) -> None:

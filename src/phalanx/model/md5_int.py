@@ -12,9 +12,10 @@ NULL. The draft hashes text; of every other type these are the bytes:
 | time, timestamp (zoned ones in UTC) | `42`, `14.20`, `true`, `2025-12-10`                  |
 
 So a number hashes alike whatever its width, as the draft's rule 3 demands, and a day in both types
-of dates. Over several values,
-`md5_int(concat(…))`, NULLs are ignored, and the result is NULL only where all of them are: the
-draft's rule 4 wins over `concat`, which would give an empty text.
+of dates. The draft's note has the hash as a cast of hex text, which cannot run: its words count.
+
+Over several values, `md5_int(concat(…))`, NULLs are ignored, and the result is NULL only where all
+of them are: the draft's rule 4 wins over `concat`, which would give an empty text.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from phalanx.errors import PhalanxError, shown
+from phalanx.model.names import close_names
 
 JobOrder: TypeAlias = Literal["none", "bytes-asc", "bytes-desc", "files-asc", "files-desc"]
 JOB_ORDERS: tuple[JobOrder, ...] = get_args(JobOrder)
@@ -95,14 +96,18 @@ class RewriteOptions:
         }
 
 
-def rewrite_options(where: str | None, given: Mapping[str, Any]) -> RewriteOptions:
-    """The options by their names, of which no others are known."""
+def rewrite_options(
+    where: str | None, given: Mapping[str, Any], others: Sequence[str] = ()
+) -> RewriteOptions:
+    """The options by their names, of which no others are known; `others` are the caller's own."""
     known = RewriteOptions.__dataclass_fields__
     for name in given:
         if name not in known:
+            all_names = sorted([*known, *others])
+            close = close_names(name, all_names)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Expected {', '.join(all_names)}."
             raise PhalanxError(
-                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. Expected "
-                f"one of {', '.join(sorted(known))}."
+                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. {hint}"
             )
     if where is not None and given.get("partition_filter") is not None:
         raise PhalanxError("Cannot rewrite with both where and partition_filter: they are one.")

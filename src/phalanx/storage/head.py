@@ -318,7 +318,11 @@ def leave_strong(manifest: Manifest) -> None:
 
     In the expression draft rows may say what is to be read in weak mode too: that stays.
     """
-    if manifest.properties.is_drafted and not manifest.row(HEAD).num_rows:
+    properties = manifest.properties
+    if properties.mode == "strong":
+        # Another writer has gone back to it: what is there is its own.
+        return
+    if properties.is_drafted and not manifest.row(HEAD).num_rows:
         return
     columns = manifest.dataset.schema.names
     pinned = is_pinned(columns)

@@ -4,7 +4,9 @@
 `read_tag` alone names a tag. Where all are NULL it is the newest version of the main branch.
 
 A branch is a Lance table by itself, in a folder of the leaf. So a leaf that is read from a branch
-is located there, and whoever reads or writes leaves need not know of branches.
+is located there, and whoever reads or writes leaves need not know of branches: a strong write goes
+on top of the version that is read, where that is, and its commit has the row name the new version
+of the same branch, and no tag any more.
 """
 
 from __future__ import annotations

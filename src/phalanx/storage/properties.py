@@ -23,6 +23,8 @@ SALT = "phalanx.salt"
 EPOCH = "phalanx.epoch"
 # A schema change that may not have reached every leaf yet.
 PENDING = "phalanx.pending"
+# A namespace in weak mode that is in strong mode until a move of its rows is over.
+RETURNS = "phalanx.returns"
 # Stock clients read a manifest with this flag, and refuse to write it.
 WRITER_FLAG = {"lance.namespace.manifest.writer_feature_flags": str(1 << 62)}
 _MODES = ("weak", "strong")
@@ -42,6 +44,7 @@ class Properties:
     epoch: int
     pending: str | None
     layout: str = NAMESPACE
+    returns: bool = False
 
     @property
     def spec(self) -> PartitionSpec:
@@ -64,6 +67,7 @@ class Properties:
             SALT: self.salt,
             EPOCH: str(self.epoch),
             PENDING: self.pending or "",
+            RETURNS: "weak" if self.returns else "",
         }
 
 
@@ -122,6 +126,7 @@ def properties_of(metadata: Mapping[str, str], root: str) -> Properties:
         epoch=int(epoch),
         pending=metadata.get(PENDING) or None,
         layout=layout,
+        returns=bool(metadata.get(RETURNS)),
     )
 
 

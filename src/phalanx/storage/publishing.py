@@ -16,7 +16,7 @@ from lance import LanceDataset, LanceOperation
 from phalanx.errors import ForeignWrite, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID
 from phalanx.storage.head import Head, head_of
-from phalanx.storage.history_rows import entries_of, leaves_changed
+from phalanx.storage.history_rows import entries_of, leaves_changed, versions_at
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
@@ -70,6 +70,25 @@ def branches_of(manifest: Manifest) -> dict[str, str]:
         )
     }
     return {name: branch for name, branch in found.items() if branch is not None}
+
+
+def named_by_others(manifest: Manifest, head: Head) -> dict[str, int]:
+    """The branches' newest versions of leaves that are read there, though no snapshot says so.
+
+    By the expression draft others may have a row name a version. A commit on top of it takes the
+    branch over; where that shows another version, someone wrote past Phalanx.
+    """
+    if not manifest.properties.is_drafted:
+        return {}
+    known = versions_at(manifest, head.sequence)
+    locations = locations_of(manifest)
+    found = {}
+    for name, version in manifest.versions().items():
+        if version is not None and known.get(name) != version:
+            branch = locations[name].open_leaf()
+            if shows(branch, branch.version, version):
+                found[name] = int(branch.version)
+    return found
 
 
 def publish(

@@ -15,7 +15,7 @@ from phalanx.storage.history_rows import snapshots_in
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
-from phalanx.storage.publishing import locations_of, publish, standing
+from phalanx.storage.publishing import locations_of, named_by_others, publish, standing
 from phalanx.storage.reconcile import aligned
 from phalanx.storage.rewrites import same_files
 from phalanx.storage.staging import emptied, rows_changed
@@ -66,10 +66,21 @@ def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
         )
     wanted = chosen[-1]
     # Other commits than snapshots change the manifest too: the snapshot is the next or later.
+    shown = None
     for version in range(int(wanted["manifest_version"]) + 1, manifest.version + 1):
         candidate = with_head(manifest, version)
-        if candidate is not None and candidate[1].sequence == wanted["id"]:
-            return candidate[0]
+        if candidate is None or candidate[1].sequence < wanted["id"]:
+            continue
+        there, found_head = candidate
+        if found_head.sequence > wanted["id"]:
+            break
+        # By the expression draft others may say which versions are read: the last word counts.
+        if shown is None or found_head.epoch == there.properties.epoch:
+            shown = there
+        if not there.properties.is_drafted:
+            break
+    if shown is not None:
+        return shown
     raise PhalanxError(
         f"The manifest of snapshot {wanted['id']} of {manifest.root} is gone: something removed "
         "old versions of it. Read a later snapshot."
@@ -97,7 +108,7 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
         base, newest = begin(manifest)
         past = at(base, snapshot)
         wanted, places = past.versions(), locations_of(past)
-        locations = locations_of(base)
+        locations, named = locations_of(base), named_by_others(base, newest)
 
         def restored(item: tuple[str, int | None]) -> LeafVersion | None:
             name, now = item
@@ -118,7 +129,7 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
                     location, location.open_leaf(then), base.properties.schema
                 ).version
             added, removed = _rows_changed(base, name, location, now, version)
-            return LeafVersion(name, version, "rollback", added, removed)
+            return LeafVersion(name, version, "rollback", added, removed, named.get(name))
 
         leaves = [leaf for leaf in in_parallel(restored, base.versions().items()) if leaf]
         return head.commit(base, newest, leaves, "rollback")

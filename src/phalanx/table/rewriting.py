@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -156,15 +158,31 @@ class GroupWork:
             yield pa.RecordBatch.from_pylist([row], self.schema)
 
 
-def run_tasks(tasks: Sequence[GroupTask], spark: Any) -> dict[int, Any]:
-    """What became of each group, on the executors of a Spark session or in threads."""
-    if spark is None or not tasks:
-        done = in_parallel(lambda task: task.run(), tasks, WRITE_THREADS)
-        return {task.group: result for task, result in zip(tasks, done, strict=True)}
-    size = split_size(sum(task.bytes for task in tasks), None)
-    work = GroupWork(tuple(packed(tasks, lambda task: task.bytes, size)))
-    rows = on_spark(spark, work).collect()
-    return {row["group"]: pickle.loads(row["done"]) for row in rows}
+def run_tasks(
+    tasks: Sequence[GroupTask], spark: Any, finished: Callable[[int], None]
+) -> dict[int, Any]:
+    """What became of each group, on the executors of a Spark session or in threads.
+
+    `finished` is told how many groups are done: after each in threads, on Spark after all.
+    """
+    if spark is not None and tasks:
+        size = split_size(sum(task.bytes for task in tasks), None)
+        work = GroupWork(tuple(packed(tasks, lambda task: task.bytes, size)))
+        rows = on_spark(spark, work).collect()
+        finished(len(tasks))
+        return {row["group"]: pickle.loads(row["done"]) for row in rows}
+    count, lock = 0, threading.Lock()
+
+    def run(task: GroupTask) -> Any:
+        nonlocal count
+        result = task.run()
+        with lock:
+            count += 1
+            finished(count)
+        return result
+
+    done = in_parallel(run, tasks, WRITE_THREADS)
+    return {task.group: result for task, result in zip(tasks, done, strict=True)}
 
 
 # ── on the driver ────────────────────────────────────────────────────────────────────────────
@@ -210,15 +228,15 @@ class Compaction:
         snapshots: list[int] = []
         for first in range(0, len(groups), size := math.ceil(len(groups) / self.commits) or 1):
             batch = groups[first : first + size]
-            ran = self._ran(manifest, files, batch)
+            ran = self._ran(
+                manifest, files, batch, functools.partial(self._tell, first, len(groups))
+            )
             if start is None:
                 done |= _commit_leaves(manifest, files, batch, ran)
             else:
                 committed, snapshot = _commit_snapshot(start, files, batch, ran)
                 done |= committed
                 snapshots += [] if snapshot is None else [snapshot]
-            if self.progress is not None:
-                self.progress(first + len(batch), len(groups))
         old = [each for result in done.values() for each in result.old]
         new = [each for result in done.values() for each in result.new]
         return Rewritten(
@@ -233,13 +251,21 @@ class Compaction:
             tuple(snapshots),
         )
 
+    def _tell(self, before: int, total: int, count: int) -> None:
+        if self.progress is not None:
+            self.progress(before + count, total)
+
     def _ran(
-        self, manifest: LeafListing, files: PlannedFiles, groups: Sequence[RewriteGroup]
+        self,
+        manifest: LeafListing,
+        files: PlannedFiles,
+        groups: Sequence[RewriteGroup],
+        finished: Callable[[int], None],
     ) -> dict[int, Compacted]:
         tasks = [self._task(files, group) for group in groups]
         if manifest.properties.mode == "weak":
             tasks = in_parallel(lambda task: _aligned(manifest, task), tasks)
-        return run_tasks(tasks, self.spark)
+        return run_tasks(tasks, self.spark, finished)
 
     def _task(self, files: PlannedFiles, group: RewriteGroup) -> CompactTask:
         leaf = files.leaf(group)

@@ -310,7 +310,8 @@ class StagedChanges:
         """The staged versions on top of a manifest, and the rows of the partitions it lacks."""
         found: list[LeafVersion] = []
         old = {name: each for name, each in self._leaves.items() if each.base is not None}
-        current, read_from = latest.versions(old), locations_of(latest, old)
+        current = latest.versions(old)
+        read_from = locations_of(latest, old) if latest.properties.is_drafted else {}
         for name, each in old.items():
             version = each.version
             if read_from.get(name, each.location) != each.location:

@@ -19,7 +19,13 @@ from phalanx.storage.manifest_changes import add_pin_columns, change_properties
 from phalanx.storage.manifest_paths import check_detachable
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
-from phalanx.storage.publishing import branches_of, follow, locations_of, publish
+from phalanx.storage.publishing import (
+    branches_of,
+    follow,
+    locations_of,
+    named_by_others,
+    publish,
+)
 from phalanx.storage.reconcile import aligned
 
 _LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
@@ -81,7 +87,7 @@ def complete(manifest: Manifest, operation: str | None = None) -> Manifest:
         if found is None:
             add_pin_columns(latest)
             latest = latest.latest()
-        changed[:] = _brought_in_line(latest, all_leaves=found is None)
+        changed[:] = _brought_in_line(latest, found)
         head.commit(
             latest,
             found or first_head(latest),
@@ -106,17 +112,21 @@ def _operation(manifest: Manifest, found: Head | None) -> str:
     return str(json.loads(manifest.properties.pending).get("change", "change"))
 
 
-def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
-    versions = manifest.versions()
+def _brought_in_line(manifest: Manifest, found: Head | None) -> list[LeafVersion]:
+    versions, all_leaves = manifest.versions(), found is None
+    named: dict[str, int] = {}
     if not all_leaves and manifest.properties.pending is None:
         # Only a change of the schema has to look into every leaf.
         versions = {name: version for name, version in versions.items() if version is None}
+    elif found is not None:
+        named = named_by_others(manifest, found)
     locations = locations_of(manifest)
 
     def advance(name: str) -> LeafVersion | None:
         location, version = locations[name], versions[name]
         # From here on whatever else comes to the main branch is foreign.
-        main = leaf.keep_versions(location).version if all_leaves or version is None else None
+        taken_over = all_leaves or version is None
+        main = leaf.keep_versions(location).version if taken_over else named.get(name)
         dataset = location.open_leaf(main if version is None else version)
         line = aligned(location, dataset, manifest.properties.schema)
         if line.version == version and not all_leaves:
@@ -127,8 +137,11 @@ def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
     return [each for each in in_parallel(advance, versions) if each is not None]
 
 
-def set_mode(manifest: Manifest, mode: str) -> Manifest:
-    """Change the mode; the same call again completes what was cut off."""
+def set_mode(manifest: Manifest, mode: str, *, returns: bool = False) -> Manifest:
+    """Change the mode; the same call again completes what was cut off.
+
+    With `returns` a namespace in weak mode remembers that strong mode is only for a while.
+    """
     if mode not in ("weak", "strong"):
         raise PhalanxError(f"Cannot set the mode {mode!r}: expected 'weak' or 'strong'.")
     manifest = manifest.latest()
@@ -137,8 +150,14 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
             _check_leaves(manifest)
             # What an earlier strong time has left would be taken for the leaves' state.
             head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
-            changed = dataclasses.replace(manifest.latest().properties, mode="strong")
-            manifest = change_properties(manifest.latest(), changed)
+            manifest = manifest.latest()
+            changed = dataclasses.replace(manifest.properties, mode="strong", returns=returns)
+            manifest = change_properties(manifest, changed)
+        elif manifest.properties.returns and not returns:
+            # Who asks for strong mode meanwhile keeps it.
+            manifest = change_properties(
+                manifest, dataclasses.replace(manifest.properties, returns=False)
+            )
         return complete(manifest)
     if manifest.properties.mode == "strong":
         _check_on_main(manifest)
@@ -175,7 +194,7 @@ def _left(manifest: Manifest, found: Head) -> Manifest:
     if found.epoch != manifest.properties.epoch:
         head.commit(manifest, found, [], "set_mode", epoch=manifest.properties.epoch)
     manifest = publish(manifest)
-    properties = dataclasses.replace(manifest.properties, mode="weak", pending=None)
+    properties = dataclasses.replace(manifest.properties, mode="weak", pending=None, returns=False)
     try:
         return change_properties(manifest, properties)
     except CommitConflict:

@@ -50,14 +50,17 @@ from phalanx.table.hive_upgrade import UpgradePlan
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
+from phalanx.table.pinned import check_unpinned
 from phalanx.table.rewrite_files import planned
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
-from phalanx.table.upgrading import Upgrade, check_unpinned, upgrade
+from phalanx.table.upgrading import Upgrade, upgrade
 from phalanx.table.vacuum import Vacuumed, vacuum
 
 LAYOUTS = (NAMESPACE, EXPRESSIONS, "hive")
+# What a rewrite takes beside its options: where rows go, and how they are committed.
+_OF_THE_RUN = ("target_spec", "partial_progress", "max_commits")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -282,7 +285,7 @@ class Table:
         all files of other specs. The options are those of
         `phalanx.planning.rewrite.RewriteOptions`; how the rewrite is committed changes no plan.
         """
-        chosen = rewrite_options(where, options)
+        chosen = rewrite_options(where, options, _OF_THE_RUN)
         if target_spec is not None:
             return plan_move(self._namespace(), chosen, target_spec).plan
         return planned(self._refreshed(), chosen).plan
@@ -303,6 +306,9 @@ class Table:
 
         With `target_spec`, which must be the newest, rows of older specs are moved to their
         partitions under it instead, in one transaction. The same rows are there at every moment.
+        A table in weak mode is in strong mode meanwhile, and stays there if the process dies: the
+        same call again does what is left, and takes it back to weak mode. Writes that are under
+        way when the mode changes fail, and say so.
 
         On the executors of a Spark session if one is given, else in threads. In strong mode all
         becomes one snapshot, or up to `max_commits` with `partial_progress`; in weak mode each
@@ -310,7 +316,7 @@ class Table:
         one removes rows of the same files, these files are planned again, and at last left as they
         are. For the options see `plan_rewrite`.
         """
-        chosen = rewrite_options(where, options)
+        chosen = rewrite_options(where, options, _OF_THE_RUN)
         if target_spec is not None:
             return Move(self._unpinned, chosen, target_spec, spark, progress).run()
         commits = max_commits if partial_progress else min(1, max_commits)

@@ -18,11 +18,12 @@ from phalanx.storage.head import head_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import change, change_properties, drop_columns
 from phalanx.storage.manifest_rows import ADDRESS
-from phalanx.storage.pins import PIN_COLUMNS, READ_BRANCH, READ_TAG, is_pinned
+from phalanx.storage.pins import PIN_COLUMNS, READ_BRANCH, READ_TAG
 from phalanx.storage.pins import READ_VERSION as STORED_VERSION
 from phalanx.storage.properties import EXPRESSIONS, NAMESPACE
 from phalanx.storage.publishing import branches_of
 from phalanx.storage.races import until_won
+from phalanx.table.pinned import pinned_tables
 from phalanx.table.strong import complete
 
 
@@ -109,7 +110,7 @@ def _refusals(manifest: Manifest) -> Iterator[str]:
             "branches only. Bring its rows there, and set read_branch in its manifest row to NULL "
             "first."
         )
-    if properties.mode == "weak" and (names := _pinned(manifest)):
+    if properties.mode == "weak" and (names := pinned_tables(manifest)):
         yield (
             f"Table {names[0]} is read in a version that its manifest row names, and in weak mode "
             "the newest format reads the newest version. Call set_mode('strong') first."
@@ -128,29 +129,6 @@ def _changes(manifest: Manifest) -> Iterator[str]:
     for row in _tagged(manifest).to_pylist():
         version = manifest.versions([row["object_id"]])[row["object_id"]]
         yield f"{row['object_id']}: the tag {row[READ_TAG]!r} becomes version {version}"
-
-
-def check_unpinned(manifest: Manifest) -> None:
-    """Refuse to change rows in weak mode where readers are bound to other versions.
-
-    What a weak writer commits goes to the main branch; a row that names a version, as the
-    expression draft allows in every mode, would hide it.
-    """
-    properties = manifest.properties
-    if properties.is_drafted and properties.mode == "weak" and (names := _pinned(manifest)):
-        raise PhalanxError(
-            f"Cannot change rows of {manifest.root} in weak mode: the manifest row {names[0]!r} "
-            "says which version is read, so that nobody would see the change. Call "
-            "set_mode('strong'), or set read_version, read_branch and read_tag there to NULL."
-        )
-
-
-def _pinned(manifest: Manifest) -> list[str]:
-    """The tables of a namespace in weak mode that are read in versions named by their rows."""
-    found = manifest.dataset.to_table(
-        columns=["object_id"], filter=is_pinned(manifest.dataset.schema.names)
-    )
-    return sorted(found.column("object_id").to_pylist())
 
 
 def _tagged(manifest: Manifest) -> pa.Table:
