@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
 from phalanx.model.evolution import next_spec
+from phalanx.model.hive_properties import HiveProperties
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
@@ -210,7 +211,10 @@ def check_unchanged(
         partition_by = options.text("partition_by")
     if partition_by is not None:
         known = Schema.of(table.schema)
-        wanted = next_spec(partition_by, known, table.specs)
+        if table.layout == "hive":
+            wanted = HiveProperties.of(table.schema, partition_by).spec
+        else:
+            wanted = next_spec(partition_by, known, table.specs)
         if all(wanted.fields != spec.fields for spec in specs):
             raise InvalidSpec(
                 f"Cannot write to {table.uri} by {wanted.label(known) or 'nothing'}: it is "
