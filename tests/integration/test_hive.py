@@ -17,7 +17,7 @@ import lance
 import lance_namespace as catalog
 import pyarrow as pa
 import pytest
-from lance_namespace import CreateNamespaceRequest, ListTablesRequest
+from lance_namespace import CreateNamespaceRequest, CreateTableRequest, ListTablesRequest
 
 import phalanx
 from integration.stores import Store
@@ -472,6 +472,26 @@ def test_properties_in_a_manifest(listed: phalanx.Table) -> None:
     for layout in ("hive", "namespace"):
         with pytest.raises(phalanx.PhalanxError, match="exists there"):
             phalanx.create(root, EVENTS, ["country"], layout=layout)
+
+
+def test_leaves_that_a_manifest_lists(listed: phalanx.Table) -> None:
+    """Stock clients put tables into folders of other names, and list them under these."""
+    namespace = catalog.connect("dir", {"root": listed.uri})
+    day = "event_date=2025-12-12"
+    namespace.create_namespace(CreateNamespaceRequest(id=[day]))
+    for name, number in (("country=US", 6), ("country=DE.lance", 7)):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema([("n", pa.int64())])) as writer:
+            writer.write(pa.record_batch({"n": pa.array([number], pa.int64())}))
+        namespace.create_table(CreateTableRequest(id=[day, name]), sink.getvalue().to_pybytes())
+    twelfth = date(2025, 12, 12)
+    assert values(listed, "event_date = '2025-12-12'") == [6, 7]
+    listed.append(events((twelfth, "US", 8), (twelfth, "FR", 9)))
+    assert values(listed, "event_date = '2025-12-12' AND country = 'US'") == [6, 8]
+    assert listed.plan().total_partitions == 8
+    with pytest.raises(phalanx.PhalanxError, match="lists tables of stock clients"):
+        listed.upgrade()
+    assert listed.layout == "hive"
 
 
 def test_broken_properties(local: phalanx.Table) -> None:

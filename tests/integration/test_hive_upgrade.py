@@ -122,6 +122,22 @@ def test_a_leaf_of_another_writer_gets_the_ids(tmp_path: Path) -> None:
     assert table.scan("c = 2").to_arrow()["b"].to_pylist() == ["two"]
 
 
+def test_a_leaf_with_other_values_than_its_path_is_refused(tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.string()), ("a", pa.int64())])
+    table = phalanx.create(tmp_path / "t", schema, ["k"], layout="hive")
+    for stored in ("y", "z"):
+        other = pa.table({"a": pa.array([2], pa.int64()), "k": [stored]})
+        lance.write_dataset(other, tmp_path / "t" / "k=y.lance", mode="append")
+    # The path counts.
+    assert table.scan("k = 'y'").to_arrow()["k"].to_pylist() == ["y", "y"]
+    with pytest.raises(phalanx.PhalanxError, match="holds 'z', and its path says 'y'"):
+        table.upgrade()
+    assert table.layout == "hive"
+    table.partition(k="y").drop_columns(["k"])
+    table.upgrade()
+    assert table.scan("k = 'y'").to_arrow()["k"].to_pylist() == ["y", "y"]
+
+
 def test_indexes_stay(tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.string()), ("a", pa.int64())])
     table = phalanx.create(tmp_path / "t", schema, ["k"], layout="hive")

@@ -35,7 +35,9 @@ def test_reads_and_writes(spark: SparkSession, table: phalanx.Table) -> None:
         [(date(2025, 1, 1), "a/b", 4), (date(2026, 1, 1), "new", 5), (date(2026, 1, 1), "new", 6)],
         "day date, k string, n bigint",
     )
-    new.repartition(3).write.format("phalanx").mode("append").save(table.uri)
+    gathered = {"distribution": "hash", "partition_by": "day, k, bucket(2, n)"}
+    save = new.repartition(3).write.format("phalanx").mode("append").options(**gathered).save
+    save(table.uri)
     assert sorted(table.scan(None, ["n"]).to_arrow()["n"].to_pylist()) == [1, 2, 3, 4, 5, 6]
     assert table.scan("k = 'new'").count_rows() == 2
     replaced = spark.createDataFrame([(date(2026, 1, 1), "new", 7)], new.schema)

@@ -18,12 +18,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from phalanx.errors import SchemaMismatch
+from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.spark.failures import in_one_line, told_in_one_line
 from phalanx.spark.options import STREAM_READ, Options
 from phalanx.spark.reading import ScanPartition, check_schema, rows_of
 from phalanx.spark.types import arrow_schema, for_spark
 from phalanx.storage.failures import told
+from phalanx.storage.hive_root import open_root
 from phalanx.storage.manifest import Manifest
 from phalanx.table.new_rows import (
     NOTHING,
@@ -135,10 +136,14 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _newest(self) -> Manifest:
         location = self.options.location
-        self._manifest = (
-            Manifest.open(location) if self._manifest is None else self._manifest.latest()
-        )
-        return self._manifest
+        found = open_root(location) if self._manifest is None else self._manifest.latest()
+        if not isinstance(found, Manifest):
+            raise PhalanxError(
+                f"Cannot stream from {location}: it has the {found.layout} layout, which has no "
+                "snapshots. Make it a table of the newest format with upgrade()."
+            )
+        self._manifest = found
+        return found
 
     @property
     def _wanted(self) -> Wanted:

@@ -12,7 +12,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
-from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
@@ -32,6 +31,7 @@ from phalanx.table.jobs import (
     WriteJob,
 )
 from phalanx.table.table import Table, create, open
+from phalanx.table.wanted_specs import wanted_spec
 
 DISTRIBUTIONS = ("auto", "hash", "none")
 _MANY_FRAGMENTS = 16
@@ -216,8 +216,7 @@ def check_unchanged(
         partition_by = options.text("partition_by")
     if partition_by is not None:
         known = Schema.of(table.schema)
-        drafted = table.layout == "expressions"
-        wanted = next_spec(partition_by, known, table.specs, drafted=drafted)
+        wanted = wanted_spec(table, partition_by)
         if all(wanted.fields != spec.fields for spec in specs):
             raise InvalidSpec(
                 f"Cannot write to {table.uri} by {wanted.label(known) or 'nothing'}: it is "

@@ -37,7 +37,7 @@ def create(root: Location, properties: HiveProperties) -> HiveRoot:
     if not made:
         raise _taken(root)
     reach(Step.MANIFEST_CREATED)
-    return HiveRoot(root, stated, None)
+    return HiveRoot(root, stated, has_manifest=in_manifest is not None)
 
 
 def check_not_hive(root: Location) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
@@ -24,6 +25,8 @@ from phalanx.storage.parallel import in_parallel
 PROPERTIES_FILE = "_lance_partitioning.json"
 _VERSIONS = "_versions"
 _OF_OTHERS = ("_", ".")
+# How stock clients name the folders of tables that their manifest lists.
+_OF_A_MANIFEST = re.compile(r"[0-9a-f]{8}_.+")
 _FILE = "file://"
 
 
@@ -98,6 +101,18 @@ class HiveFiles:
                 ]
             return level
 
+    def values(self, names: Sequence[str], keys: Sequence[str]) -> list[str | None] | None:
+        """The texts of the values in such names of folders; None if they are of others."""
+        texts: list[str | None] = []
+        for depth, name in enumerate(names):
+            # What is deeper than the partitioning is refused as a folder of another one.
+            key, is_last = keys[min(depth, len(keys) - 1)], depth == len(keys) - 1
+            found = self._value("/".join(names[:depth]), name, key, is_last)
+            if not found:
+                return None
+            texts += found
+        return texts if len(texts) == len(keys) else None
+
     def uri_path(self, path: str) -> str:
         """A path below the root as a location has it: URIs escape percent signs once more."""
         return path.replace("%", "%25") if SCHEME.match(self.root.uri) else path
@@ -122,6 +137,8 @@ class HiveFiles:
         assert read is not None
         if read[0] == key and is_table == is_last:
             return [read[1]]
+        if not parent and _OF_A_MANIFEST.fullmatch(name):
+            return []
         expected = f"{key}=<value>{TABLE_SUFFIX if is_last else ''}"
         raise PhalanxError(
             f"Cannot read {self.root}: it has a folder {f'{parent}/{name}'.lstrip('/')}, expected "

@@ -29,6 +29,7 @@ from phalanx.storage.leaf_listing import LeafListing, LeafShape
 from phalanx.storage.leaf_tables import filtered, in_order
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest import DIRECTORY, Manifest
+from phalanx.storage.naming import SEPARATOR
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.path_values import check_stored
 from phalanx.storage.properties import Properties
@@ -67,11 +68,16 @@ class HiveRoot(LeafListing):
     layout = "hive"
 
     def __init__(
-        self, root: Location, stated: Mapping[str, str], overrides: Mapping[str, str] | None
+        self,
+        root: Location,
+        stated: Mapping[str, str],
+        overrides: Mapping[str, str] | None = None,
+        has_manifest: bool = False,
     ) -> None:
         self.root = Location(root.uri, root.storage_options, has_reused_paths=True)
         self.stated = dict(stated)
         self.overrides = overrides
+        self._has_manifest = has_manifest
         self.hive = HiveProperties.read(self.stated, root.uri)
         schema, spec = self.hive.schema, self.hive.spec
         self.properties = Properties(schema, {spec.id: spec}, "weak", "", 0, None)
@@ -130,6 +136,7 @@ class HiveRoot(LeafListing):
         if self._listed is None:
             fields = self.hive.spec.fields
             listed = self.files.leaves([field.field_id for field in fields])
+            listed += self._in_manifest({path for path, _ in listed})
             paths = [path for path, _ in listed]
             shown = [f"{self.root}/{path}" for path in paths]
             unknown = pa.nulls(len(paths), pa.uint64())
@@ -148,6 +155,25 @@ class HiveRoot(LeafListing):
             self._listed = in_order(pa.table(columns, names=names))
             self._check_keys(self._listed)
         return self._listed
+
+    def _in_manifest(self, known: Collection[str]) -> list[tuple[str, list[str | None]]]:
+        """The leaves that stock clients have made: their manifest names them like folders."""
+        if not self._has_manifest:
+            return []
+        tables = (
+            self.root.child(DIRECTORY)
+            .open()
+            .to_table(["object_id", "location"], filter="object_type = 'table'")
+        )
+        keys = [field.field_id for field in self.hive.spec.fields]
+        found = []
+        for row in tables.to_pylist():
+            names = row["object_id"].removesuffix(TABLE_SUFFIX).split(SEPARATOR)
+            names[-1] += TABLE_SUFFIX
+            texts = self.files.values(names, keys)
+            if texts is not None and row["location"] not in known:
+                found.append((row["location"], texts))
+        return found
 
     def _check_keys(self, leaves: pa.Table) -> None:
         """Refuse two folders of one partition, such as `month=8` and `month=08`."""
@@ -187,10 +213,12 @@ def _current(root: Location, overrides: Mapping[str, str] | None) -> LeafListing
     try:
         return Manifest.open(Location(root.uri, root.storage_options))
     except NotPartitioned:
-        stated = {**(stored_properties(root) or {}), **(overrides or {})}
+        in_manifest = manifest_properties(root)
+        stored = in_manifest or HiveFiles(root).read_properties() or {}
+        stated = {**stored, **(overrides or {})}
         if IS_PARTITIONED not in stated:
             raise
-        return HiveRoot(root, stated, overrides)
+        return HiveRoot(root, stated, overrides, in_manifest is not None)
 
 
 def stored_properties(root: Location) -> dict[str, str] | None:

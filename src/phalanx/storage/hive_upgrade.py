@@ -45,14 +45,44 @@ _MOST_ROUNDS = 20
 def check_leaves(root: HiveRoot) -> None:
     """Refuse leaves that cannot become those of a manifest, before anything is changed."""
     schema = root.hive.schema
+    if manifest_properties(root.root) is not None:
+        _check_manifest(root.root)
 
-    def check(location: Location) -> None:
+    def check(leaf: tuple[Location, PathValues | None]) -> None:
+        location, path = leaf
         dataset = location.open_leaf()
         check_stored(dataset, schema, root.hive.path_columns, location)
+        _check_values(dataset, path, location)
         if not _has_ids(dataset, schema):
             check_renumbering(dataset, schema, location)
 
-    in_parallel(check, [location for location, _ in _leaves(root)])
+    in_parallel(check, _leaves(root))
+
+
+def _check_manifest(root: Location) -> None:
+    """Refuse a manifest that lists tables already: in the newest format all are partitions."""
+    others = "object_type = 'table' AND NOT object_id LIKE 'v1$%'"
+    found = root.child(DIRECTORY).open(cache=new_cache()).to_table(["object_id"], filter=others)
+    if found.num_rows:
+        raise PhalanxError(
+            f"Cannot upgrade {root}: its manifest lists tables of stock clients, such as "
+            f"{found.column(0)[0].as_py()!r}, and the newest format takes partitions only. "
+            "Create another table, and append the rows of this one."
+        )
+
+
+def _check_values(dataset: lance.LanceDataset, path: PathValues | None, location: Location) -> None:
+    """Refuse a leaf that has a column of its path too, with other values."""
+    assert path is not None
+    for name in path.values.keys() & set(dataset.schema.names):
+        value = path.values[name]
+        for stored in pc.unique(dataset.to_table([name]).column(name)):
+            if not stored.equals(value):
+                raise PhalanxError(
+                    f"Cannot upgrade the partition at {location}: its column {name!r} holds "
+                    f"{stored.as_py()!r}, and its path says {value.as_py()!r}. Drop the column "
+                    "there: the layout has it in the path only."
+                )
 
 
 def prepare_leaves(root: HiveRoot) -> HiveRoot:

@@ -31,6 +31,7 @@ from phalanx.table.foreign_sources import opened_source
 from phalanx.table.import_sources import ImportSource
 from phalanx.table.import_upgrades import plan_upgrade
 from phalanx.table.table import Table, create, open
+from phalanx.table.wanted_specs import wanted_spec
 
 _PARQUET_ID = b"PARQUET:field_id"
 
@@ -254,7 +255,7 @@ def _check_same_spec(table: Table, partition_by: PartitionBy | None) -> None:
     if partition_by is None:
         return
     known = Schema.of(table.schema)
-    wanted = next_spec(partition_by, known, table.specs)
+    wanted = wanted_spec(table, partition_by)
     if wanted.fields != table.spec.fields:
         raise InvalidSpec(
             f"Cannot import into {table.uri} by {wanted.label(known) or 'nothing'}: it is "

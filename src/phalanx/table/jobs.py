@@ -23,23 +23,22 @@ from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.model.binding import bind
 from phalanx.model.grouping import positions
 from phalanx.model.predicate import TRUE, Predicate
-from phalanx.planning.scan import located
 from phalanx.storage import leaf
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
 from phalanx.storage.history_rows import Marker, Several, committed_marker
 from phalanx.storage.hive_creation import main_branches
-from phalanx.storage.hive_root import HiveRoot
+from phalanx.storage.hive_root import HiveRoot, open_root
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
-from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.staging import copied_files
 from phalanx.storage.writing import LeafWrite, leaf_writes, remove_unlisted
 from phalanx.table import operations
 from phalanx.table.arrivals import Statement, Target, shuffled
+from phalanx.table.job_leaves import NEW, leaves_of
 from phalanx.table.staged import StagedChanges, Start
 from phalanx.table.transaction import check_marker
 
@@ -178,13 +177,13 @@ class WriteJob:
 
     def leaves(self, keys: pa.Table) -> list[tuple[str, int | None]]:
         """For each partition key where its leaf is, and the version that the job began with."""
-        return _leaves_of(self.manifest, keys, NewLeaves(self.id))
+        return leaves_of(self.manifest, keys, NewLeaves(self.id))
 
     def opened(self, location: str, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for; one that the manifest does not list is made first."""
         manifest = self.manifest
         target, schema = self.root.child(location), manifest.properties.schema
-        if version == _NEW:
+        if version == NEW:
             stored = manifest.hive.stored if isinstance(manifest, HiveRoot) else schema
             return target.open_leaf(NewLeaves(self.id).create(target, stored))
         if self.mode == "strong":
@@ -287,38 +286,6 @@ def _marker_of(text: str | None) -> Marker | None:
     return text if len(lines) == 1 else Several(tuple(map(str, lines)))
 
 
-# The version of a leaf that the manifest does not list.
-_NEW = -1
-
-
-def _leaves_of(
-    manifest: LeafListing, keys: pa.Table, new: NewLeaves
-) -> list[tuple[str, int | None]]:
-    """For each partition key its leaf's location and version."""
-    places = manifest.places(keys)
-    found: list[tuple[str, int | None]] = [("", _NEW)] * keys.num_rows
-    listed = np.flatnonzero(places >= 0)
-    spec = manifest.properties.spec
-    leaves = manifest.leaves()[spec.id].take(pa.array(places[listed]))
-    for place, leaf_found in zip(listed.tolist(), located(leaves), strict=True):
-        found[place] = leaf_found
-    missing = np.flatnonzero(places < 0)
-    if len(missing):
-        locations = _new_locations(manifest, keys.take(pa.array(missing)), new)
-        for place, location in zip(missing.tolist(), locations, strict=True):
-            found[place] = (location, _NEW)
-    return found
-
-
-def _new_locations(manifest: LeafListing, keys: pa.Table, new: NewLeaves) -> list[str]:
-    if isinstance(manifest, HiveRoot):
-        return manifest.new_leaves(keys)
-    assert isinstance(manifest, Manifest)
-    rows = new_partitions(manifest, keys, new.directory)
-    locations: list[str] = rows.column("location").drop_null().to_pylist()
-    return locations
-
-
 @functools.lru_cache(maxsize=4)
 def _manifest_of(
     job: str, root: Location, version: int, hive: tuple[tuple[str, str], ...] | None
@@ -328,7 +295,7 @@ def _manifest_of(
     The same version may be of another table, made anew at that place: jobs do not share it.
     """
     if hive is not None:
-        return HiveRoot(root, dict(hive), dict(hive))
+        return open_root(root, dict(hive))
     return Manifest.open(root).at_version(version)
 
 
