@@ -67,8 +67,7 @@ def _make(catalog: Path, data: Path) -> None:
     lake.execute(f"ATTACH 'ducklake:{catalog}' AS lake (DATA_PATH '{data}')")
     lake.execute("CREATE TABLE lake.events (id BIGINT, ts TIMESTAMP, amount DOUBLE)")
     lake.execute(
-        "ALTER TABLE lake.events SET PARTITIONED BY "
-        f"(year(ts), month(ts), bucket({BUCKETS}, id))"
+        f"ALTER TABLE lake.events SET PARTITIONED BY (year(ts), month(ts), bucket({BUCKETS}, id))"
     )
     lake.close()
     own = duckdb.connect(str(catalog))

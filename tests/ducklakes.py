@@ -1,4 +1,4 @@
-"""Lakes that the real DuckLake makes, in catalogs of each kind, and a server for those that need one.
+"""Lakes that the real DuckLake makes, in catalogs of each kind, and a server for PostgreSQL's.
 
 Statements go to DuckLake itself; what Phalanx says is compared with what DuckLake reads.
 """

@@ -6,10 +6,10 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
-from ducklakes import Lake, edited
 
 import phalanx
 import phalanx.ducklake
+from ducklakes import Lake, edited
 from phalanx.model.epoch_parts import EpochYear
 
 
@@ -82,7 +82,9 @@ def test_parts_since_1970_are_taken_where_they_are_named_or_the_user_says_so(cat
         "UPDATE ducklake_metadata SET value = '1.1' WHERE key = 'version'",
         "UPDATE ducklake_partition_column SET transform = 'epoch_year' WHERE transform = 'year'",
     )
-    assert {file.values[0] for file in phalanx.ducklake.open(catalog, "t").plan(where).files} == {55}
+    assert {file.values[0] for file in phalanx.ducklake.open(catalog, "t").plan(where).files} == {
+        55
+    }
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_what_is_no_catalog_is_refused(tmp_path: Path) -> None:
 
 
 def test_wrong_questions_are_refused(catalog: str) -> None:
-    with pytest.raises(phalanx.InvalidCatalog, match="has no table 'tt'.* It has t"):
+    with pytest.raises(phalanx.InvalidCatalog, match=r"has no table 'tt'.* It has t"):
         phalanx.ducklake.open(catalog, "tt")
     with pytest.raises(phalanx.InvalidCatalog, match="no schema 'nowhere'"):
         phalanx.ducklake.open(catalog, "nowhere.t")

@@ -1,1 +1,1 @@
-"""Tables of other systems: their catalogs are read, never written, and planned by their own rules."""
+"""Tables of other systems: planned by the rules of each, from its own catalog."""

@@ -70,7 +70,7 @@ def read_table(
     time_parts: str | None,
     data_path: str | None,
 ) -> LakeTable:
-    """All that planning needs to know of a table; `InvalidCatalog` says where something is wrong."""
+    """All that planning needs to know of a table; `InvalidCatalog` says where it is damaged."""
     if time_parts not in (None, *TIME_PARTS):
         raise PhalanxError(
             f"Cannot read time parts as {time_parts!r}: expected 'calendar', 'epoch' or None, "

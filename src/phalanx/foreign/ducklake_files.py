@@ -171,7 +171,8 @@ def _bounds(
     rows = reading.arrow(
         f"SELECT s.data_file_id, TRY_CAST(s.min_value AS {sql_type}) AS low, "
         f"TRY_CAST(s.max_value AS {sql_type}) AS high, s.value_count, s.null_count, "
-        f"CAST(s.contains_nan AS BOOLEAN) AS contains_nan FROM {stats} s SEMI JOIN wanted ON s.data_file_id = wanted.id "
+        f"CAST(s.contains_nan AS BOOLEAN) AS contains_nan FROM {stats} s "
+        "SEMI JOIN wanted ON s.data_file_id = wanted.id "
         f"WHERE s.table_id = {table.id} AND s.column_id = {column_id} ORDER BY s.data_file_id"
     )
     ids = np.asarray(files.column(FILE_ID))
@@ -205,5 +206,3 @@ def _counts(stats: pa.Table, name: str) -> npt.NDArray[np.int64]:
 def _text(value: str) -> str:
     escaped = value.replace("'", "''")
     return f"'{escaped}'"
-
-

@@ -124,9 +124,7 @@ def _quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-def defaults_of(
-    reading: CatalogReading, columns: Sequence[Column]
-) -> Mapping[int, pa.Scalar]:
+def defaults_of(reading: CatalogReading, columns: Sequence[Column]) -> Mapping[int, pa.Scalar]:
     """What rows written before a column was added have in it, where that is not NULL."""
     found: dict[int, pa.Scalar] = {}
     for column in columns:

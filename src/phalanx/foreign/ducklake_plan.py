@@ -220,9 +220,7 @@ def plan_scan(table: LakeTable, where: str | None) -> DuckLakePlan:
         for number, files in kept.items()
     }
     labels = {spec_id: spec.label(schema) for spec_id, spec in specs.items()}
-    return DuckLakePlan(
-        table.name, table.snapshot, pruning, labels, kept, totals, outside, inlined
-    )
+    return DuckLakePlan(table.name, table.snapshot, pruning, labels, kept, totals, outside, inlined)
 
 
 def _held(
@@ -240,7 +238,7 @@ def _held(
 def _within_bounds(
     reading: CatalogReading, table: LakeTable, pruning: Pruning, held: Mapping[int, pa.Table]
 ) -> dict[int, pa.Table]:
-    """The files whose columns' bounds allow a match; those of all partitionings are read at once."""
+    """The files whose bounds allow a match; those of all partitionings are read at once."""
     open_specs = [each for each in pruning.specs if each.residual != TRUE]
     residuals = any_of(each.residual for each in open_specs if held[each.spec_id].num_rows)
     together = [held[each.spec_id].select([_FILE_ID, ROWS]) for each in open_specs]

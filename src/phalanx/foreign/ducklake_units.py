@@ -23,11 +23,19 @@ _BATCH_ROWS = 1 << 16
 
 
 class ImportUnit(Protocol):
-    """A part of a table that is read as a whole."""
+    """A part of a table that is read as a whole.
 
-    id: str
-    rows: int
-    bytes: int
+    Its id is the same in every process that opens the table at the same snapshot.
+    """
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in the table's columns, deleted ones left out."""

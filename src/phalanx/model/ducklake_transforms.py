@@ -89,9 +89,7 @@ def _decimal_text(column: pa.Array) -> pa.Array:
     before = pc.utf8_slice_codeunits(digits, 0, -kind.scale)
     behind = pc.utf8_slice_codeunits(digits, -kind.scale)
     sign = pc.if_else(negative, "-", "")
-    return pc.binary_join_element_wise(
-        pc.binary_join_element_wise(sign, before, ""), behind, "."
-    )
+    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, before, ""), behind, ".")
 
 
 @dataclass(frozen=True, slots=True)
