@@ -1,1 +1,1 @@
-"""Tables of other systems: planned by the rules of each, from its own catalog."""
+"""Catalogs of other systems: their schemas, partitionings and files, planned by Phalanx's rules."""
