@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv and installs Phalanx there, with its shell, Spark, the data of the demo and the development tools.
-# Spark needs Java 17 or newer: it is installed if it is missing and that is possible. Safe to run again.
+# Spark needs Java 17 or newer, and some tests a server of PostgreSQL: they are installed if they are missing and
+# that is possible. Safe to run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -79,8 +80,28 @@ found_java() {
     fi
 }
 
+has_postgres() {
+    command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+}
+
+# Only tests need it, and they say so themselves where it is missing.
+want_postgres() {
+    if has_postgres; then
+        return
+    fi
+    if [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
+        echo "Installing PostgreSQL for the tests of DuckLake ..."
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq || fail "apt-get could not update its lists of packages, to install PostgreSQL."
+        apt-get install -y -qq postgresql >/dev/null || fail "apt-get could not install postgresql."
+    else
+        echo "Some tests need PostgreSQL's server. On Debian and Ubuntu: sudo apt-get install postgresql" >&2
+    fi
+}
+
 main() {
     require_java
+    want_postgres
     # An interrupted run may leave an environment without pip: then it is made anew.
     if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
         require_python

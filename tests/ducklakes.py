@@ -1,4 +1,4 @@
-"""Lakes that the real DuckLake makes, in catalogs of each kind, and a server for those that need one.
+"""Lakes that the real DuckLake makes, in catalogs of each kind, and a server for PostgreSQL's.
 
 Statements go to DuckLake itself; what Phalanx says is compared with what DuckLake reads.
 """
@@ -25,14 +25,21 @@ _FILES_READ = re.compile(r"Total Files\s*Read:\s*(\d+)")
 class Lake:
     """A lake with a catalog of some kind; only DuckLake's own extension writes to it."""
 
-    def __init__(self, kind: str, folder: Path, server: str | None = None, inlined: int = 0):
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        server: str | None = None,
+        inlined: int = 0,
+        options: str = "",
+    ) -> None:
         self.folder = folder
+        self._options = f"DATA_INLINING_ROW_LIMIT {inlined}{options}"
         self.catalog = {
             "duckdb": f"{folder}/catalog.ducklake",
             "sqlite": f"sqlite:{folder}/catalog.sqlite",
             "postgres": f"postgres:{server}",
         }[kind]
-        self._inlined = inlined
         self.connection: Any = None
         self.open()
 
@@ -46,7 +53,7 @@ class Lake:
         self.connection.execute("SET TimeZone = 'UTC'")
         self.connection.execute(
             f"ATTACH 'ducklake:{self.catalog}' AS lake "
-            f"(DATA_PATH '{self.folder}/data', DATA_INLINING_ROW_LIMIT {self._inlined})"
+            f"(DATA_PATH '{self.folder}/data', {self._options})"
         )
         self.connection.execute("USE lake")
 

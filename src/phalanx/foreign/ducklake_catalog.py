@@ -70,7 +70,7 @@ def read_table(
     time_parts: str | None,
     data_path: str | None,
 ) -> LakeTable:
-    """All that planning needs to know of a table; `InvalidCatalog` says where something is wrong."""
+    """All that planning needs to know of a table; `InvalidCatalog` says where it is damaged."""
     if time_parts not in (None, *TIME_PARTS):
         raise PhalanxError(
             f"Cannot read time parts as {time_parts!r}: expected 'calendar', 'epoch' or None, "
@@ -81,13 +81,13 @@ def read_table(
         version = _checked_version(metadata.get("version"), location)
         number = _snapshot(reading, snapshot)
         schema_name, table_name = _named(table, schema)
-        schema_id, schema_path = _found(
+        schema_id, schema_name, schema_path = _found(
             reading, "schema", schema_name, number, f"schema {schema_name!r}"
         )
-        place = f"Table {schema_name}.{table_name} of {location}"
-        table_id, table_path = _found(
+        table_id, table_name, table_path = _found(
             reading, "table", table_name, number, f"table {table_name!r}", schema_id
         )
+        place = f"Table {schema_name}.{table_name} of {location}"
         columns = read_columns(reading, table_id, number, place)
         # All versions up to today's have calendar parts under the plain names.
         chosen = time_parts or "calendar"
@@ -200,8 +200,8 @@ def _found(
     snapshot: int,
     what: str,
     schema_id: int | None = None,
-) -> tuple[int, tuple[str, bool]]:
-    """The id and the path of a schema or table that stands at the snapshot."""
+) -> tuple[int, str, tuple[str, bool]]:
+    """The id, the name and the path of a schema or table that stands at the snapshot."""
     inside = "" if schema_id is None else f" AND schema_id = {schema_id}"
     rows = reading.rows(
         f"SELECT {kind}_id, {kind}_name, path, path_is_relative "
@@ -219,7 +219,8 @@ def _found(
             f"It has {', '.join(names) or 'none'}.{hint}"
         )
     found = same[0]
-    return int(found[0]), (str(found[2] or ""), str(found[3]).lower() in ("true", "1"))
+    relative = str(found[3]).lower() in ("true", "1")
+    return int(found[0]), str(found[1]), (str(found[2] or ""), relative)
 
 
 def _root(location: CatalogLocation, data_path: str | None) -> str:

@@ -58,11 +58,19 @@ def read_files(
         f"SELECT {', '.join([*columns, *typed])} FROM {reading.table('ducklake_data_file')} f "
         f"{' '.join(joins)} WHERE {' AND '.join(conditions)} ORDER BY f.data_file_id"
     )
-    kinds = [pa.int64(), pa.string(), pa.int64(), pa.int64()]
-    kinds += [field.result_type for field in spec.fields]
-    names = [FILE_ID, PATH, ROWS, BYTES, *(field.field_id for field in spec.fields)]
-    arrays = [column.cast(kind) for column, kind in zip(found.columns, kinds, strict=True)]
-    return pa.table(arrays, names=names)
+    schema = _schema(spec)
+    arrays = [column.cast(kind) for column, kind in zip(found.columns, schema.types, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+def no_files(spec: PartitionSpec) -> pa.Table:
+    """What `read_files` finds where there is nothing."""
+    return _schema(spec).empty_table()
+
+
+def _schema(spec: PartitionSpec) -> pa.Schema:
+    own = [(FILE_ID, pa.int64()), (PATH, pa.string()), (ROWS, pa.int64()), (BYTES, pa.int64())]
+    return pa.schema([*own, *((field.field_id, field.result_type) for field in spec.fields)])
 
 
 def count_files(reading: CatalogReading, table: LakeTable) -> dict[int, int]:
@@ -163,7 +171,8 @@ def _bounds(
     rows = reading.arrow(
         f"SELECT s.data_file_id, TRY_CAST(s.min_value AS {sql_type}) AS low, "
         f"TRY_CAST(s.max_value AS {sql_type}) AS high, s.value_count, s.null_count, "
-        f"CAST(s.contains_nan AS BOOLEAN) AS contains_nan FROM {stats} s SEMI JOIN wanted ON s.data_file_id = wanted.id "
+        f"CAST(s.contains_nan AS BOOLEAN) AS contains_nan FROM {stats} s "
+        "SEMI JOIN wanted ON s.data_file_id = wanted.id "
         f"WHERE s.table_id = {table.id} AND s.column_id = {column_id} ORDER BY s.data_file_id"
     )
     ids = np.asarray(files.column(FILE_ID))

@@ -39,7 +39,7 @@ def import_units(table: LakeTable, storage_options: Mapping[str, str] | None) ->
     with table.location.reading() as reading:
         check_snapshot(reading, table)
         defaults = defaults_of(reading, list(table.columns.current.values()))
-        units: list[ImportUnit] = [*_file_units(reading, table, options, defaults)]
+        units: list[ImportUnit] = list(_file_units(reading, table, options, defaults))
         for inlined in count_inlined(reading, table):
             rows = read_inlined(reading, table, inlined)
             target = pa.schema([plain(field) for field in table.columns.schema.arrow])

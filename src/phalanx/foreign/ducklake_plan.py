@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phalanx.foreign.ducklake_catalog import LakeTable, check_snapshot
+from phalanx.foreign.ducklake_connection import CatalogReading
 from phalanx.foreign.ducklake_files import (
     BYTES,
     PATH,
     ROWS,
     count_files,
+    no_files,
     read_bounds,
     read_deletes,
     read_files,
@@ -25,7 +27,7 @@ from phalanx.foreign.ducklake_files import FILE_ID as _FILE_ID
 from phalanx.foreign.ducklake_inlined import InlinedRows, count_inlined
 from phalanx.model.binding import bind
 from phalanx.model.partition_key import PartitionKey, json_value, plain_values
-from phalanx.model.predicate import FALSE, TRUE
+from phalanx.model.predicate import FALSE, TRUE, any_of
 from phalanx.model.rendering import summary, to_datafusion
 from phalanx.planning.file_bounds import may_match
 from phalanx.planning.projection import Reason, SpecProjection
@@ -206,27 +208,51 @@ def plan_scan(table: LakeTable, where: str | None) -> DuckLakePlan:
         check_snapshot(reading, table)
         totals = count_files(reading, table)
         deletes = read_deletes(reading, table)
-        kept: dict[int, pa.Table] = {}
-        outside: dict[int, int] = {}
-        for projection in pruning.specs:
-            spec = specs[projection.spec_id]
-            if projection.filter == FALSE or not totals.get(spec.id):
-                files = read_files(reading, table, spec, FALSE)
-            else:
-                files = read_files(reading, table, spec, projection.filter)
-            held = may_hold(projection.filter, spec, files, files.num_rows)
-            files = files if held.all() else files.filter(pa.array(held))
-            before = files.num_rows
-            if before and projection.residual != TRUE:
-                bounds = read_bounds(reading, table, files, projection.residual)
-                matching = may_match(projection.residual, bounds, before)
-                files = files if matching.all() else files.filter(pa.array(matching))
-            outside[spec.id] = before - files.num_rows
-            lists = deletes.of(files.column(_FILE_ID))
-            kept[spec.id] = files.add_column(len(_FILE_COLUMNS) - 1, _DELETES, lists)
+        held = {
+            each.spec_id: _held(reading, table, each, totals.get(each.spec_id, 0))
+            for each in pruning.specs
+        }
+        kept = _within_bounds(reading, table, pruning, held)
         inlined = count_inlined(reading, table)
+    outside = {number: held[number].num_rows - files.num_rows for number, files in kept.items()}
+    kept = {
+        number: files.add_column(len(_FILE_COLUMNS) - 1, _DELETES, deletes.of(files[_FILE_ID]))
+        for number, files in kept.items()
+    }
     labels = {spec_id: spec.label(schema) for spec_id, spec in specs.items()}
     return DuckLakePlan(table.name, table.snapshot, pruning, labels, kept, totals, outside, inlined)
+
+
+def _held(
+    reading: CatalogReading, table: LakeTable, projection: SpecProjection, total: int
+) -> pa.Table:
+    """The files of a partitioning whose values allow a matching row."""
+    spec = table.partitionings.specs[projection.spec_id]
+    if projection.filter == FALSE or not total:
+        return no_files(spec)
+    files = read_files(reading, table, spec, projection.filter)
+    held = may_hold(projection.filter, spec, files, files.num_rows)
+    return files if held.all() else files.filter(pa.array(held))
+
+
+def _within_bounds(
+    reading: CatalogReading, table: LakeTable, pruning: Pruning, held: Mapping[int, pa.Table]
+) -> dict[int, pa.Table]:
+    """The files whose bounds allow a match; those of all partitionings are read at once."""
+    open_specs = [each for each in pruning.specs if each.residual != TRUE]
+    residuals = any_of(each.residual for each in open_specs if held[each.spec_id].num_rows)
+    together = [held[each.spec_id].select([_FILE_ID, ROWS]) for each in open_specs]
+    if residuals == FALSE:
+        return dict(held)
+    bounds = read_bounds(reading, table, pa.concat_tables(together), residuals)
+    kept, start = dict(held), 0
+    for each in open_specs:
+        files = held[each.spec_id]
+        own = {path: known.slice(start, files.num_rows) for path, known in bounds.items()}
+        matching = may_match(each.residual, own, files.num_rows)
+        kept[each.spec_id] = files.filter(pa.array(matching))
+        start += files.num_rows
+    return kept
 
 
 def _keys(spec_id: int, files: pa.Table) -> Iterator[PartitionKey]:

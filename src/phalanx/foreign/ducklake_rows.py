@@ -33,7 +33,7 @@ def id_of(field: pa.Field) -> int | None:
 def conformed(
     rows: pa.RecordBatch | pa.Table, target: pa.Schema, defaults: Mapping[int, pa.Scalar]
 ) -> list[pa.Array]:
-    """The columns of the target, of which each has the id of a column in the rows, or none there."""
+    """The columns of the target from those of the rows that have the same ids."""
     by_id = {id_of(field): place for place, field in enumerate(rows.schema)}
     found = []
     for field in target:

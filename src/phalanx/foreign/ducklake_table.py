@@ -1,4 +1,4 @@
-"""A table of a DuckLake, opened at a snapshot: what it is partitioned by, and what a query reads."""
+"""A table of a DuckLake at a snapshot: what it is partitioned by, and what a query reads."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ class PartitionSpec:
         `InvalidSpec` for what the format cannot say: buckets, parts since 1970 (which are those of
         a catalog with `time_parts="epoch"`), and calendar parts of zoned timestamps.
         """
-        ids = {row.get("partition_id") for row in rows}
+        ids = {int(row["partition_id"]) for row in rows}
         if len(ids) != 1:
             raise InvalidSpec(
                 f"Cannot read the partitioning of {sorted(map(str, ids))}: expected the rows of "

@@ -46,6 +46,17 @@ class FileBounds:
     values: Verdicts
     others: Verdicts
 
+    def slice(self, start: int, files: int) -> FileBounds:
+        """The bounds of some of the files, which follow each other."""
+        end = start + files
+        return FileBounds(
+            self.low.slice(start, files),
+            self.high.slice(start, files),
+            self.nulls[start:end],
+            self.values[start:end],
+            self.others[start:end],
+        )
+
 
 def may_match(predicate: Predicate, bounds: Mapping[Path, FileBounds], files: int) -> Verdicts:
     """For each file whether the predicate can be TRUE for a row of it."""
