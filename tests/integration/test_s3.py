@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -128,3 +129,52 @@ def test_creates_at_the_same_time(s3: Store) -> None:
     outcomes = at_the_same_time(create, create, create)
     assert outcomes.count(None) == 1
     assert all("a namespace exists there" in str(error) for error in outcomes if error)
+
+
+def test_branches_and_tags_that_rows_name(s3: Store) -> None:
+    """The expression draft: read, written on top of, and upgraded when only a tag is left."""
+    options, schema = s3.storage_options, pa.schema([("k", pa.string()), ("n", pa.int64())])
+    uri = s3.fresh()
+    table = phalanx.create(
+        uri,
+        schema,
+        ["k"],
+        transaction="strong",
+        layout="expressions",
+        storage_options=options,
+    )
+
+    def rows(*pairs: tuple[str, int]) -> pa.Table:
+        return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=schema)
+
+    def name(key: str, **values: object) -> None:
+        manifest = lance.dataset(f"{uri}/__manifest", storage_options=options)
+        where = f"object_type = 'table' AND partition_field_k = '{key}'"
+        [row] = manifest.to_table(filter=where).to_pylist()
+        changed = {**row, "read_version": None, "read_branch": None, "read_tag": None, **values}
+        merge = manifest.merge_insert("object_id").when_matched_update_all()
+        merge.execute(pa.Table.from_pylist([changed], manifest.schema))
+
+    def seen() -> list[int]:
+        opened = phalanx.open(uri, storage_options=options)
+        return sorted(opened.scan().to_arrow()["n"].to_pylist())
+
+    table.append(rows(("a", 1), ("b", 2)))
+    a, b = (
+        lance.dataset(each.location, storage_options=options) for each in table.plan().partitions
+    )
+    a.tags.create("release", a.version)
+    table.append(rows(("a", 3)))
+    name("a", read_tag="release")
+    b.create_branch("work", b.version)
+    branch = b.checkout_version(("work", None))
+    work = lance.write_dataset(rows(("b", 4)), branch, mode="append", storage_options=options)
+    name("b", read_branch="work", read_version=work.version)
+    assert seen() == [1, 2, 4]
+    table.append(rows(("b", 5)))
+    assert seen() == [1, 2, 4, 5]
+    with pytest.raises(phalanx.PhalanxError, match="read from the branch 'work'"):
+        table.upgrade()
+    name("b", read_version=b.version)
+    table.upgrade()
+    assert (table.layout, seen()) == ("namespace", [1, 2])
