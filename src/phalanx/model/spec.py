@@ -203,11 +203,14 @@ class PartitionSpec:
             raise InvalidSpec(f"Cannot use the spec id {number!r}: ids are 1, 2, 3, …")
         return cls(number, tuple(PartitionField.from_json(item) for item in obj["fields"]))
 
-    def to_ducklake_rows(self, schema: Schema, table_id: int) -> list[dict[str, Any]]:
+    def to_ducklake_rows(
+        self, schema: Schema | pa.Schema, table_id: int = 0
+    ) -> list[dict[str, Any]]:
         """The rows of `ducklake_partition_column` that say the same; columns go by their ids.
 
         `InvalidSpec` for a field that DuckLake has nothing like.
         """
+        schema = schema if isinstance(schema, Schema) else Schema.of(schema)
         rows = []
         for index, field in enumerate(self.fields):
             if len(field.source_ids) != 1:
@@ -227,13 +230,18 @@ class PartitionSpec:
 
     @classmethod
     def from_ducklake_rows(
-        cls, rows: Sequence[Mapping[str, Any]], schema: Schema, *, time_parts: str = "calendar"
+        cls,
+        rows: Sequence[Mapping[str, Any]],
+        schema: Schema | pa.Schema,
+        *,
+        time_parts: str = "calendar",
     ) -> PartitionSpec:
         """The spec that means the same as rows of `ducklake_partition_column` of one partitioning.
 
         `InvalidSpec` for what the format cannot say: buckets, parts since 1970 (which are those of
         a catalog with `time_parts="epoch"`), and calendar parts of zoned timestamps.
         """
+        schema = schema if isinstance(schema, Schema) else Schema.of(schema)
         ids = {int(row["partition_id"]) for row in rows}
         if len(ids) != 1:
             raise InvalidSpec(

@@ -20,6 +20,7 @@ from phalanx.model.predicate import (
     Compare,
     In,
     IsNull,
+    Leaf,
     NotNull,
     Opaque,
     Or,
@@ -79,7 +80,15 @@ def may_match(predicate: Predicate, bounds: Mapping[Path, FileBounds], files: in
     known = bounds.get(term.path) if isinstance(term, Column) else None
     if known is None:
         return np.ones(files, dtype=bool)
-    match predicate:
+    try:
+        return _leaf_may_match(predicate, known)
+    except pa.ArrowException:
+        # A constant that Arrow does not compare with the bounds: nothing can be said.
+        return known.values
+
+
+def _leaf_may_match(leaf: Leaf, known: FileBounds) -> Verdicts:
+    match leaf:
         case IsNull():
             return known.nulls
         case NotNull():
