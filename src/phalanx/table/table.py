@@ -52,7 +52,7 @@ from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
 from phalanx.table.pinned import check_unpinned
 from phalanx.table.rewrite_files import planned
-from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten
+from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.upgrading import Upgrade, upgrade
@@ -285,6 +285,7 @@ class Table:
         all files of other specs. The options are those of
         `phalanx.planning.rewrite.RewriteOptions`; how the rewrite is committed changes no plan.
         """
+        commits_of(partial_progress, max_commits)
         chosen = rewrite_options(where, options, _OF_THE_RUN)
         if target_spec is not None:
             return plan_move(self._namespace(), chosen, target_spec).plan
@@ -317,9 +318,9 @@ class Table:
         are. For the options see `plan_rewrite`.
         """
         chosen = rewrite_options(where, options, _OF_THE_RUN)
+        commits = commits_of(partial_progress, max_commits)
         if target_spec is not None:
             return Move(self._unpinned, chosen, target_spec, spark, progress).run()
-        commits = max_commits if partial_progress else min(1, max_commits)
         return Compaction(self._written, chosen, spark, commits, progress).run()
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
