@@ -26,13 +26,17 @@ def read_stored(
     file under no known partitioning, for one that lacks a value, and for a value of another type.
     """
     files = _files(reading, standing, partitionings, place)
-    rows = reading.arrow(
-        "SELECT f.partition_id, v.partition_key_index AS index, v.partition_value AS text, "
-        f"count(*) AS files FROM {reading.table('ducklake_file_partition_value')} v "
-        f"JOIN {reading.table('ducklake_data_file')} f ON f.data_file_id = v.data_file_id "
-        f"WHERE v.table_id = {table_id} AND f.partition_id IS NOT NULL AND {standing} "
-        "GROUP BY ALL"
-    )
+    rows, ever = _of_the_only_one(reading, table_id, partitionings)
+    if rows is not None:
+        files = ever
+    else:
+        rows = reading.arrow(
+            "SELECT f.partition_id, v.partition_key_index AS index, v.partition_value AS text, "
+            f"count(*) AS files FROM {reading.table('ducklake_file_partition_value')} v "
+            f"JOIN {reading.table('ducklake_data_file')} f ON f.data_file_id = v.data_file_id "
+            f"WHERE v.table_id = {table_id} AND f.partition_id IS NOT NULL AND {standing} "
+            "GROUP BY ALL"
+        )
     found: dict[int, tuple[StoredValues, ...]] = {}
     for spec_id, spec in partitionings.specs.items():
         keys = []
@@ -51,6 +55,33 @@ def read_stored(
             keys.append(_typed(reading, values, cast, field.result_type, where))
         found[spec_id] = tuple(keys)
     return found
+
+
+def _of_the_only_one(
+    reading: CatalogReading, table_id: int, partitionings: Partitionings
+) -> tuple[pa.Table | None, dict[int, int]]:
+    """The values of all files that ever were, and how many these are, if all are of one spec.
+
+    This is the common case, and takes no join. None where it is another.
+    """
+    partitioned = [spec_id for spec_id, spec in partitionings.specs.items() if spec.fields]
+    if len(partitioned) != 1:
+        return None, {}
+    (spec_id,) = partitioned
+    rows = reading.arrow(
+        f"SELECT {spec_id} AS partition_id, v.partition_key_index AS index, "
+        "v.partition_value AS text, count(*) AS files "
+        f"FROM {reading.table('ducklake_file_partition_value')} v "
+        f"WHERE v.table_id = {table_id} GROUP BY ALL"
+    )
+    ever = reading.rows(
+        f"SELECT count(*) FROM {reading.table('ducklake_data_file')} f "
+        f"WHERE f.table_id = {table_id} AND f.partition_id = {spec_id}"
+    )
+    files = int(ever[0][0])
+    values = pc.sum(rows.column("files"), min_count=0).as_py()
+    expected = files * len(partitionings.specs[spec_id].fields)
+    return (rows if int(values) == expected else None), {spec_id: files}
 
 
 def _files(
