@@ -10,6 +10,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
 from phalanx.errors import PhalanxError
+from phalanx.model.names import close_names
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.rewrite import (
     MultiSpecPartitionFilter,
@@ -24,6 +25,9 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.table.inspection import bytes_of
+
+# What else a rewrite takes: where rows go, and how they are committed.
+_OF_THE_RUN = ("target_spec", "partial_progress", "max_commits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,11 @@ def rewrite_options(where: str | None, given: Mapping[str, Any]) -> RewriteOptio
     known = RewriteOptions.__dataclass_fields__
     for name in given:
         if name not in known:
+            all_names = sorted([*known, *_OF_THE_RUN])
+            close = close_names(name, all_names)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Expected {', '.join(all_names)}."
             raise PhalanxError(
-                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. Expected "
-                f"one of {', '.join(sorted(known))}."
+                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. {hint}"
             )
     if where is not None and given.get("partition_filter") is not None:
         raise PhalanxError("Cannot rewrite with both where and partition_filter: they are one.")
