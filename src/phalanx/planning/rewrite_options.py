@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from phalanx.errors import PhalanxError, shown
+from phalanx.model.names import close_names
 
 JobOrder: TypeAlias = Literal["none", "bytes-asc", "bytes-desc", "files-asc", "files-desc"]
 JOB_ORDERS: tuple[JobOrder, ...] = get_args(JobOrder)
@@ -92,6 +94,24 @@ class RewriteOptions:
             "min_file_size_bytes": self.smallest,
             "max_file_size_bytes": self.largest,
         }
+
+
+def named_options(
+    where: str | None, given: Mapping[str, Any], *, others: Sequence[str] = ()
+) -> RewriteOptions:
+    """The options by their names, of which no others are known; `others` belong elsewhere."""
+    known = RewriteOptions.__dataclass_fields__
+    for name in given:
+        if name not in known:
+            all_names = sorted([*known, *others])
+            close = close_names(name, all_names)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Expected {', '.join(all_names)}."
+            raise PhalanxError(
+                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. {hint}"
+            )
+    if where is not None and given.get("partition_filter") is not None:
+        raise PhalanxError("Cannot rewrite with both where and partition_filter: they are one.")
+    return RewriteOptions(**{"partition_filter": where, **given})
 
 
 # The least that a number may be.

@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
-from phalanx.errors import PhalanxError
-from phalanx.model.names import close_names
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.rewrite import (
     MultiSpecPartitionFilter,
@@ -20,6 +18,7 @@ from phalanx.planning.rewrite import (
     RewritePlan,
     file_entries,
 )
+from phalanx.planning.rewrite_options import named_options
 from phalanx.planning.scan import OBJECT_ID, located
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
@@ -43,18 +42,7 @@ class FileLeaf:
 
 def rewrite_options(where: str | None, given: Mapping[str, Any]) -> RewriteOptions:
     """The options by their names, of which no others are known."""
-    known = RewriteOptions.__dataclass_fields__
-    for name in given:
-        if name not in known:
-            all_names = sorted([*known, *_OF_THE_RUN])
-            close = close_names(name, all_names)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Expected {', '.join(all_names)}."
-            raise PhalanxError(
-                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. {hint}"
-            )
-    if where is not None and given.get("partition_filter") is not None:
-        raise PhalanxError("Cannot rewrite with both where and partition_filter: they are one.")
-    return RewriteOptions(**{"partition_filter": where, **given})
+    return named_options(where, given, others=_OF_THE_RUN)
 
 
 @dataclass(frozen=True, slots=True)
