@@ -420,6 +420,8 @@ def test_plan_evolved_table_with_filter(lake: tuple[SqlCatalog, Table]) -> None:
         assert plan.total_files == len(data_files(table))
     with pytest.raises(InvalidPredicate):
         opened.plan_rewrite("nothing = 1")
+    with pytest.raises(PhalanxError, match="Did you mean 'min_input_files'"):
+        opened.plan_rewrite(min_input_file=2)
 
 
 def test_plan_evolved_table_fail_open_stats(

@@ -111,14 +111,16 @@ def test_a_transform_gives_what_pyiceberg_gives(data: st.DataObject) -> None:
     assert internal_values(found, is_uuid) == expected
 
 
+def _is_plain_uuid(kind: IcebergKind, field: PartitionField) -> bool:
+    return kind.iceberg == UUIDType() and isinstance(field.transform, IdentityTransform)
+
+
 def _records(case: Case, values: pa.Table) -> list[Record]:
     """The partitions as pyiceberg has them."""
-    transforms = [field.transform for field in case.spec.fields]
+    uuids = map(_is_plain_uuid, case.kinds, case.spec.fields)
     columns = [
-        internal_values(
-            column, kind.iceberg == UUIDType() and isinstance(transform, IdentityTransform)
-        )
-        for column, kind, transform in zip(values.columns, case.kinds, transforms, strict=True)
+        internal_values(column, is_uuid)
+        for column, is_uuid in zip(values.columns, uuids, strict=True)
     ]
     return [Record(*each) for each in zip(*columns, strict=True)]
 
@@ -146,6 +148,9 @@ def test_a_projection_keeps_what_pyiceberg_keeps_or_less_and_every_match(
     matching = _held(predicate, rows)
     assert not (matching & ~kept).any()
 
+    # pyiceberg 0.12 compares UUIDs in partitions with the bytes of a constant: it finds none.
+    if any(map(_is_plain_uuid, case.kinds, case.spec.fields)):
+        return
     projected = inclusive_projection(case.schema, case.spec)(condition.iceberg)
     partition_schema = Schema(*case.spec.partition_type(case.schema).fields)
     evaluate = expression_evaluator(partition_schema, projected, case_sensitive=True)

@@ -20,7 +20,7 @@ from phalanx.planning.projection import Reason, SpecProjection, project_on_spec
 from phalanx.planning.rewrite import RewriteDataFilesPlanner
 from phalanx.planning.rewrite_entries import BYTES, PATH, ROWS, file_entries
 from phalanx.planning.rewrite_filter import FilterStats, MultiSpecPartitionFilter
-from phalanx.planning.rewrite_options import RewriteOptions
+from phalanx.planning.rewrite_options import rewrite_options
 from phalanx.planning.rewrite_plan import RewritePlan
 
 
@@ -54,8 +54,8 @@ class IcebergTable(IcebergState):
 
     def plan_rewrite(self, where: str | None = None, **options: Any) -> RewritePlan:
         """Which files to rewrite together: Iceberg's options in snake case (`RewriteOptions`)."""
-        chosen_options = RewriteOptions(partition_filter=where, **options)
-        filter = self._filter(where, chosen_options.case_sensitive)
+        chosen = rewrite_options(where, options)
+        filter = self._filter(chosen.partition_filter, chosen.case_sensitive)
         projections = self._projections(filter)
         loaded = self.load({spec_id: each.filter for spec_id, each in projections.items()})
         deletes = assigned(loaded.entries, self.specs)
@@ -71,7 +71,7 @@ class IcebergTable(IcebergState):
             for spec_id, table in loaded.entries.data.items()
         }
         plan = RewriteDataFilesPlanner(
-            self.schema, self.specs, entries, chosen_options, filter=filter
+            self.schema, self.specs, entries, chosen, filter=filter
         ).plan()
         totals = _totals(loaded)
         return replace(
