@@ -327,10 +327,11 @@ def test_a_vacuum_meanwhile_is_survived(
     [
         ({"target_file_size": 5}, "no such option. Did you mean 'target_file_size_bytes'"),
         ({"min_inptu_files": 5}, "no such option. Did you mean 'min_input_files'"),
+        ({"partial_progress": "x"}, "partial_progress='x': expected True or False"),
+        ({"max_commits": 0}, "max_commits=0: expected a whole number from 1 on"),
         ({"partial_progres": True}, "no such option. Did you mean 'partial_progress'"),
         ({"xyz": 1}, "no such option. Expected case_sensitive, .*strict, target_file"),
         ({"min_input_files": 0}, "min_input_files=0"),
-        ({"max_commits": 0}, "max_commits=0"),
         ({"where": "k = 'a'", "partition_filter": "k = 'a'"}, "both where and partition_filter"),
     ],
 )

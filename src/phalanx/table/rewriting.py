@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import pickle
 import threading
@@ -27,7 +28,7 @@ from phalanx.storage.writing import named
 from phalanx.table.inspection import bytes_of
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
 from phalanx.table.staged import LeafRewrite, Overtaken, StagedChanges, Start
-from phalanx.table.work import on_spark
+from phalanx.table.work import collected
 
 # Iceberg's number of commits, where progress is kept.
 MOST_COMMITS = 10
@@ -163,13 +164,14 @@ def run_tasks(
 ) -> dict[int, Any]:
     """What became of each group, on the executors of a Spark session or in threads.
 
-    `finished` is told how many groups are done: after each in threads, on Spark after all.
+    `finished` is told how many groups are done. On Spark these are at least so many: tasks end in
+    any order, each with its groups.
     """
     if spark is not None and tasks:
         size = split_size(sum(task.bytes for task in tasks), None)
         work = GroupWork(tuple(packed(tasks, lambda task: task.bytes, size)))
-        rows = on_spark(spark, work).collect()
-        finished(len(tasks))
+        surely = [0, *itertools.accumulate(sorted(map(len, work.tasks)))]
+        rows = collected(spark, work, lambda done: finished(surely[min(done, len(work.tasks))]))
         return {row["group"]: pickle.loads(row["done"]) for row in rows}
     count, lock = 0, threading.Lock()
 
@@ -186,6 +188,19 @@ def run_tasks(
 
 
 # ── on the driver ────────────────────────────────────────────────────────────────────────────
+
+
+def commits_of(partial_progress: object, max_commits: object) -> int:
+    """In how many commits a rewrite becomes visible."""
+    if not isinstance(partial_progress, bool):
+        raise PhalanxError(
+            f"Cannot rewrite with partial_progress={partial_progress!r}: expected True or False."
+        )
+    if not isinstance(max_commits, int) or isinstance(max_commits, bool) or max_commits < 1:
+        raise PhalanxError(
+            f"Cannot rewrite with max_commits={max_commits!r}: expected a whole number from 1 on."
+        )
+    return max_commits if partial_progress else 1
 
 
 def until_settled(attempt: Callable[[], Rewritten]) -> Rewritten:
@@ -210,10 +225,6 @@ class Compaction:
 
     def run(self) -> Rewritten:
         """Plan it and run it; files that others change meanwhile are tried again, then left."""
-        if self.commits < 1:
-            raise PhalanxError(
-                f"Cannot rewrite with max_commits={self.commits}: expected 1 or more."
-            )
         return until_settled(self._once)
 
     def _once(self) -> Rewritten:

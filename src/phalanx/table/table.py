@@ -46,7 +46,7 @@ from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
 from phalanx.table.pinned import check_unpinned
 from phalanx.table.rewrite_files import planned, rewrite_options
-from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten
+from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.upgrading import Upgrade, upgrade
@@ -259,6 +259,7 @@ class Table:
         all files of other specs. The options are those of
         `phalanx.planning.rewrite.RewriteOptions`; how the rewrite is committed changes no plan.
         """
+        commits_of(partial_progress, max_commits)
         manifest, chosen = self._refreshed(), rewrite_options(where, options)
         if target_spec is not None:
             return plan_move(manifest, chosen, target_spec).plan
@@ -291,9 +292,9 @@ class Table:
         are. For the options see `plan_rewrite`.
         """
         chosen = rewrite_options(where, options)
+        commits = commits_of(partial_progress, max_commits)
         if target_spec is not None:
             return Move(self._unpinned, chosen, target_spec, spark, progress).run()
-        commits = max_commits if partial_progress else min(1, max_commits)
         return Compaction(self._unpinned, chosen, spark, commits, progress).run()
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
