@@ -373,7 +373,8 @@ class Table:
         """
         found = self._refreshed()
         if not isinstance(found, HiveRoot):
-            finish_upgrade(self._writable().root)
+            if not dry_run:
+                finish_upgrade(self._writable())
             raise PhalanxError(f"Cannot upgrade {self.uri}: it has the newest format already.")
         plan = plan_upgrade(found)
         if not dry_run:
