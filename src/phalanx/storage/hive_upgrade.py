@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import lance
 import pyarrow as pa
@@ -29,7 +29,7 @@ from phalanx.storage.hive_root import HiveRoot, manifest_properties
 from phalanx.storage.lance_schema import is_aligned, lance_schema, schema_of
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest import DIRECTORY, Manifest
-from phalanx.storage.manifest_changes import column_of
+from phalanx.storage.manifest_changes import column_of, insert
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.path_values import PathValues, check_stored, path_values
@@ -155,6 +155,41 @@ def _insert(manifest: lance.LanceDataset, rows: pa.Table) -> None:
     ]
     merge = manifest.merge_insert("object_id").when_not_matched_insert_all()
     merge.use_index(False).conflict_retries(0).execute(pa.table(columns, schema=schema))
+
+
+def sweep(root: Location, stated: Mapping[str, str]) -> None:
+    """List the leaves that writers of the layout made after the manifest was put together.
+
+    Whoever commits after the switch is told; whoever was just before it relies on this, and its
+    rows are out of sight for that moment.
+    """
+    hive = HiveRoot(root, stated)
+
+    def attempt() -> None:
+        manifest = Manifest.open(root)
+        spec_id = manifest.properties.spec.id
+        known = [leaves.column(LOCATION) for leaves in manifest.leaves().values()]
+        listed = pa.chunked_array([chunk for each in known for chunk in each.chunks], pa.string())
+        leaves = hive.leaves()[hive.hive.spec.id]
+        late = leaves.filter(pc.invert(pc.is_in(leaves.column(LOCATION), listed.combine_chunks())))
+        if not late.num_rows:
+            return
+        keys = hive.keys_of_leaves(spec_id, late)
+        if taken := [place for place in manifest.places(keys).tolist() if place >= 0]:
+            other = manifest.leaves()[spec_id].column(LOCATION)[taken[0]].as_py()
+            raise PhalanxError(
+                f"Cannot finish the upgrade of {root}: the partition at {root.child(other)} has "
+                f"rows in one of these as well: {', '.join(late.column(LOCATION).to_pylist())}. "
+                "Append them with a table of their own, remove the folder, and upgrade again."
+            )
+        paths = path_values(late, hive.path_columns)
+        locations = [root.child(place) for place in late.column(LOCATION).to_pylist()]
+        for location, path in zip(locations, paths, strict=True):
+            _prepare(location, path, hive.hive.schema)
+        places = iter(late.column(LOCATION).to_pylist())
+        insert(manifest, new_partitions(manifest, keys, lambda _: next(places)))
+
+    until_won(attempt)
 
 
 def tidy(root: Location) -> bool:

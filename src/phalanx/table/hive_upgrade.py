@@ -7,6 +7,7 @@ call again finishes one that was cut off.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +16,8 @@ from phalanx.model.expression import checked
 from phalanx.model.hive_functions import HiveBucket, HiveHash
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.storage.hive_root import HiveRoot, open_root
-from phalanx.storage.hive_upgrade import check_leaves, prepare_leaves, switch, tidy
+from phalanx.storage.hive_root import HiveRoot, stored_properties
+from phalanx.storage.hive_upgrade import check_leaves, prepare_leaves, sweep, switch, tidy
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 
@@ -77,17 +78,28 @@ def plan_upgrade(root: HiveRoot) -> UpgradePlan:
 
 def upgrade(root: HiveRoot, plan: UpgradePlan) -> Manifest:
     """Do it; the manifest of the table as it is then."""
-    if isinstance(root.latest(), HiveRoot):
+    try:
         switch(prepare_leaves(root), plan.spec)
-    return finish_upgrade(root.root)
+    except PhalanxError:
+        # Another may have upgraded it at the same time.
+        if isinstance(root.latest(), HiveRoot):
+            raise
+    return _finished(root.root, root.stated)
 
 
-def finish_upgrade(root: Location) -> Manifest:
-    """Remove what an upgrade has left behind."""
-    tidy(root)
-    found = open_root(Location(root.uri, root.storage_options))
-    assert isinstance(found, Manifest)
-    return found
+def finish_upgrade(manifest: Manifest) -> bool:
+    """Do what an upgrade that was cut off has left to do; whether there was one."""
+    stated = stored_properties(manifest.root)
+    if stated:
+        _finished(manifest.root, stated)
+    return bool(stated)
+
+
+def _finished(root: Location, stated: Mapping[str, str]) -> Manifest:
+    plain = Location(root.uri, root.storage_options)
+    sweep(plain, stated)
+    tidy(plain)
+    return Manifest.open(plain)
 
 
 def _upgraded(field: PartitionField, schema: Schema) -> PartitionField:

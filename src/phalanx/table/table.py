@@ -410,10 +410,9 @@ class Table:
             if not dry_run:
                 self._manifest = hive_upgrade.upgrade(found, plan)
             return plan
-        manifest = self._writable()
         if not dry_run:
-            manifest = hive_upgrade.finish_upgrade(manifest.root)
-        return upgrade(manifest, dry_run)
+            hive_upgrade.finish_upgrade(self._writable())
+        return upgrade(self._writable(), dry_run)
 
     @_tells("vacuum")
     def vacuum(self, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Vacuumed:
