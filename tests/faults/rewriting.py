@@ -59,6 +59,25 @@ def kill_workers(driver: int, over: str, pause: float) -> None:
         time.sleep(pause)
 
 
+def executors(session: int) -> list[int]:
+    """The executors of a session of processes that run tasks of Python."""
+    parents: dict[int, int] = {}
+    running, found = set(), set()
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            with suppress(OSError, ValueError):
+                number = int(each.name)
+                fields = (each / "stat").read_text().rpartition(")")[2].split()
+                parents[number] = int(fields[1])
+                if int(fields[3]) == session:
+                    line = (each / "cmdline").read_bytes()
+                    if b"CoarseGrainedExecutorBackend" in line:
+                        found.add(number)
+                    elif b"pyspark.daemon\x00pyspark.worker" in line:
+                        running.add(number)
+    return sorted(found & {parents.get(each, 0) for each in running})
+
+
 def _workers(driver: int) -> list[int]:
     """The processes that run tasks: children of the daemon that the driver's JVM has started."""
     parents: dict[int, int] = {}
@@ -74,10 +93,15 @@ def _workers(driver: int) -> list[int]:
     return sorted(number for number, parent in parents.items() if parent in ours)
 
 
-def main(root: str, folder: str) -> None:
-    """Rewrite on Spark; a file tells that it has begun."""
+def main(root: str, folder: str, on: str = "") -> None:
+    """Rewrite on Spark, in this process or on executors; a file tells that it has begun."""
+    from pyspark.sql import SparkSession
+
     import phalanx.spark
 
+    if on:
+        builder = SparkSession.builder.master(on).config("spark.ui.enabled", "false")
+        phalanx.spark.configure(builder.config("spark.driver.host", "127.0.0.1")).getOrCreate()
     spark = phalanx.spark.local_session(log=Path(folder) / "log")
     spark.range(1).count()
     (Path(folder) / "begun").touch()

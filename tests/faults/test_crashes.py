@@ -281,3 +281,26 @@ def test_a_killed_process(template: Path, tmp_path: Path, name: str, moment: int
     if name != "append":
         assert contents(table) == new
     assert is_aligned(table)
+
+
+def test_a_move_dies_at_any_moment(template: Path, tmp_path: Path) -> None:
+    """No row is missing or doubled, and the same call again ends where it would have ended."""
+
+    def move(table: phalanx.Table) -> None:
+        table.rewrite(target_spec=2)
+
+    old, new = contents(phalanx.open(template)), after(template, tmp_path, move)
+    everything = sum(old.values(), Counter())
+    assert {key[0] for key in new} == {2}
+    assert sum(new.values(), Counter()) == everything
+    moment = deaths = 0
+    while die(root := copied(template, tmp_path, moment), move, moment):
+        deaths += 1
+        names = tuple(SCHEMA.names)
+        found = as_rows(phalanx.open(root).scan().to_arrow())
+        assert Counter((names, *row) for row in found) == everything, moment
+        table = phalanx.open(root)
+        move(table)
+        assert (contents(table), table.mode) == (new, "weak"), moment
+        moment += EVERY * (1 if EVERY == 1 else 4)
+    assert deaths > 5

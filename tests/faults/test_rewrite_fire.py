@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import phalanx
 from faults import rewriting
-from faults.rewriting import SERVER, create, kill_workers, write
+from faults.rewriting import SERVER, create, executors, kill_workers, write
 from spark.conftest import spark, uri  # noqa: F401
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
@@ -122,3 +122,22 @@ def test_the_driver_dies_at_any_moment(uri: str, tmp_path: Path) -> None:  # noq
         check_everything(table, tmp_path / "over")
     table.rewrite(rewrite_all=True)
     check_everything(table, tmp_path / "over")
+
+
+@pytest.mark.skipif(not SOAK, reason="starts executors of its own: make soak")
+def test_an_executor_dies(uri: str, tmp_path: Path) -> None:  # noqa: F811
+    """Spark runs its tasks elsewhere, and what they wrote before is in no snapshot."""
+    table = create(uri, PARTITIONS, FILES, ROWS)
+    process = subprocess.Popen(
+        [sys.executable, rewriting.__file__, uri, str(tmp_path), "local-cluster[2,1,1024]"],
+        start_new_session=True,
+    )
+    for _ in range(2):
+        while not (found := executors(process.pid)):
+            assert process.poll() is None, "it was over before its executors died"
+            time.sleep(0.01)
+        os.kill(found[0], signal.SIGKILL)
+        time.sleep(0.5)
+    assert process.wait(300) == 0
+    check_everything(table, tmp_path / "over")
+    assert table.files().num_rows == PARTITIONS

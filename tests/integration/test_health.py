@@ -279,14 +279,13 @@ def test_old_specs(root: str, store: Store, mode: str) -> None:
     assert (found.spec_id, found.figures["partitions"], found.figures["files"]) == (1, 2, 2)
     assert found.command == f"phalanx rewrite {root} --target-spec 3"
     assert "v1 by k still holds 2 files" in found.message
-    assert ("set_mode('strong')" in found.message) == (mode == "weak")
-    if mode == "strong":
-        run_command(found, store)
-        left = only(table.health(), "empty-spec")
-        assert kinds(table.health()) == ["empty-spec"]
-        assert (left.spec_id, left.figures) == (1, {"partitions": 2})
-        assert "can be retired" in left.message
-        run_command(left, store)
+    run_command(found, store)
+    left = only(table.health(), "empty-spec")
+    assert kinds(table.health()) == ["empty-spec"]
+    assert (left.spec_id, left.figures) == (1, {"partitions": 2})
+    assert "can be retired" in left.message
+    run_command(left, store)
+    assert table.mode == mode
 
 
 @both_modes

@@ -14,7 +14,7 @@ import pytest
 
 import phalanx
 from integration.stores import Store
-from phalanx.errors import InvalidSpec, PhalanxError
+from phalanx.errors import CommitConflict, InvalidSpec, PhalanxError
 from phalanx.table.moving import Move
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -185,7 +185,41 @@ def test_other_targets_are_refused(table: phalanx.Table, target: int, message: s
         table.rewrite(target_spec=target)
 
 
-def test_in_weak_mode_it_is_refused(table: phalanx.Table) -> None:
+def test_a_table_in_weak_mode_returns_to_it(table: phalanx.Table) -> None:
     table.set_mode("weak")
-    with pytest.raises(PhalanxError, match=r"weak mode.*set_mode\('strong'\)"):
+    before = held(table)
+    done = table.rewrite(target_spec=NEWEST)
+    assert (done.snapshots, done.rows, done.dropped) == ((), 108, ())
+    assert (table.mode, table.snapshots().num_rows) == ("weak", 0)
+    assert by_spec(table) == {NEWEST: 110}
+    assert held(table) == before
+    assert table.rewrite(target_spec=NEWEST).groups == 0
+    table.append(rows("a", 200))
+    assert held(table) == before + Counter([("a", 200)])
+
+
+def test_who_asks_for_strong_mode_meanwhile_keeps_it(
+    table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.set_mode("weak")
+    other = phalanx.open(table.uri, storage_options=store.storage_options)
+    meanwhile(monkeypatch, lambda: other.set_mode("strong"))
+    with pytest.raises(CommitConflict, match="changed its schema, its specs or its mode"):
         table.rewrite(target_spec=NEWEST)
+    assert table.mode == "strong"
+    table.rewrite(target_spec=NEWEST)
+    assert (table.mode, by_spec(table)) == ("strong", {NEWEST: 110})
+
+
+def test_a_move_that_fails_leaves_weak_mode_as_it_was(
+    table: phalanx.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise PhalanxError("the disk is full")
+
+    table.set_mode("weak")
+    before, places = held(table), by_spec(table)
+    meanwhile(monkeypatch, fail)
+    with pytest.raises(PhalanxError, match="the disk is full"):
+        table.rewrite(target_spec=NEWEST)
+    assert (table.mode, held(table), by_spec(table)) == ("weak", before, places)

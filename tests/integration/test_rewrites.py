@@ -126,9 +126,17 @@ def test_progress_is_kept_in_several_snapshots(root: str, store: Store) -> None:
         progress=lambda finished, total: told.append((finished, total)),
     )
     assert len(done.snapshots) == 3
-    assert told == [(2, 5), (4, 5), (5, 5)]
+    assert told == [(count, 5) for count in (1, 2, 3, 4, 5)]
     assert held(table) == before
     assert files_of(table) == dict.fromkeys("abcde", 1)
+
+
+@both_modes
+def test_every_group_is_told_when_it_is_done(root: str, store: Store, mode: str) -> None:
+    table = made(root, store, mode, keys="abc", files=5)
+    told: list[tuple[int, int]] = []
+    table.rewrite(progress=lambda finished, total: told.append((finished, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 @both_modes
@@ -317,9 +325,13 @@ def test_a_vacuum_meanwhile_is_survived(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target_file_size": 5}, "no such option.*target_file_size_bytes"),
+        ({"target_file_size": 5}, "no such option. Did you mean 'target_file_size_bytes'"),
+        ({"min_inptu_files": 5}, "no such option. Did you mean 'min_input_files'"),
+        ({"partial_progress": "x"}, "partial_progress='x': expected True or False"),
+        ({"max_commits": 0}, "max_commits=0: expected a whole number from 1 on"),
+        ({"partial_progres": True}, "no such option. Did you mean 'partial_progress'"),
+        ({"xyz": 1}, "no such option. Expected case_sensitive, .*strict, target_file"),
         ({"min_input_files": 0}, "min_input_files=0"),
-        ({"max_commits": 0}, "max_commits=0"),
         ({"where": "k = 'a'", "partition_filter": "k = 'a'"}, "both where and partition_filter"),
     ],
 )

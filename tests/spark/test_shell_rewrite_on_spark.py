@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 import phalanx
 from integration.shell import run_json
+from phalanx.table import rewriting, work
 
 
 def test_files_are_rewritten_and_rows_moved(spark: SparkSession, uri: str) -> None:
@@ -23,6 +25,25 @@ def test_files_are_rewritten_and_rows_moved(spark: SparkSession, uri: str) -> No
     moved = run_json("rewrite", uri, "--spark", "--target-spec", "2")
     assert (moved["groups"], moved["rows"]) == (2, 10)
     assert table.scan().count_rows() == 10
+
+
+def test_progress_is_told_while_it_runs(
+    spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A task for each group, and Spark is asked all the time.
+    monkeypatch.setattr(rewriting, "split_size", lambda *_: 1)
+    monkeypatch.setattr(work, "SECONDS", 0.01)
+    rows = pa.table({"k": list(range(24)), "n": list(range(24))})
+    table = phalanx.create(uri, rows.schema, "k", transaction="strong")
+    for _ in range(2):
+        table.append(rows)
+    told: list[tuple[int, int]] = []
+    before = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+    table.rewrite(spark=spark, min_input_files=2, progress=lambda *each: told.append(each))
+    assert told == sorted(told)
+    assert told[-1] == (24, 24)
+    assert any(0 < done < 24 for done, _ in told)
+    assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == before
 
 
 def test_without_spark_the_shell_says_how_to_get_it(uri: str) -> None:

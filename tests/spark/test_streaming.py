@@ -17,9 +17,9 @@ from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import phalanx
-from phalanx.spark.options import STREAM_READ, STREAM_WRITE, Options
+from phalanx.spark.options import STREAM_WRITE, Options
 from phalanx.spark.stream_sink import stream_writer_of
-from phalanx.spark.stream_source import reader_of
+from phalanx.spark.stream_source import SnapshotReader
 from phalanx.spark.types import spark_schema
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
@@ -143,19 +143,27 @@ def test_a_running_stream(spark: SparkSession, uri: str) -> None:
 
 
 def test_streams_that_are_refused(uri: str) -> None:
-    def reader(**options: str) -> object:
-        return reader_of(Options.of({"path": uri, **options}, STREAM_READ, "stream"), schema)
+    def reader(**options: str) -> SnapshotReader:
+        return SnapshotReader({"path": uri, **options}, spark_schema(SCHEMA))
 
-    schema = spark_schema(SCHEMA)
     table = made(uri, "weak")
     with pytest.raises(phalanx.PhalanxError, match="weak mode, which has no snapshots"):
-        reader()
+        reader().initialOffset()
     table.set_mode("strong")
-    reader()
+    reader().initialOffset()
     with pytest.raises(phalanx.PhalanxError, match="max_rows_per_trigger='many'"):
-        reader(max_rows_per_trigger="many")
+        reader(max_rows_per_trigger="many").getDefaultReadLimit()
     with pytest.raises(phalanx.PhalanxError, match="no such option"):
-        reader(snapshot="3")
+        reader(snapshot="3").prepareForTriggerAvailableNow()
+
+
+def test_spark_tells_why_a_stream_is_refused(spark: SparkSession, uri: str) -> None:
+    """It has an error of its own in the place of one that is raised as a reader is made."""
+    made(uri, "weak")
+    with pytest.raises(StreamingQueryException) as raised:
+        Reading(spark, uri).batches()
+    assert f"PhalanxError: Cannot stream from {uri}: it is in weak mode" in str(raised.value)
+    assert "Traceback" not in str(raised.value)
 
 
 def test_the_reader_keeps_to_the_limits_that_spark_gives_it(uri: str) -> None:
@@ -163,7 +171,7 @@ def test_the_reader_keeps_to_the_limits_that_spark_gives_it(uri: str) -> None:
     for number in (3, 4):
         table.append(rows(("a", number)))
     given = {"path": uri, "max_rows_per_trigger": "2", "max_bytes_per_trigger": "1TB"}
-    reader = reader_of(Options.of(given, STREAM_READ, "stream"), spark_schema(SCHEMA))
+    reader = SnapshotReader(given, spark_schema(SCHEMA))
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(2)
     start = {"snapshot": 1}

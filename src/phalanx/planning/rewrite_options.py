@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from phalanx.errors import PhalanxError, shown
+from phalanx.model.names import close_names
 
 JobOrder: TypeAlias = Literal["none", "bytes-asc", "bytes-desc", "files-asc", "files-desc"]
 JOB_ORDERS: tuple[JobOrder, ...] = get_args(JobOrder)
 
+# What else a rewrite takes: where rows go, and how they are committed.
+_OF_THE_RUN = ("target_spec", "partial_progress", "max_commits")
 _SMALLEST = 0.75
 _LARGEST = 1.8
 
@@ -100,9 +103,11 @@ def rewrite_options(where: str | None, given: Mapping[str, Any]) -> RewriteOptio
     known = RewriteOptions.__dataclass_fields__
     for name in given:
         if name not in known:
+            all_names = sorted([*known, *_OF_THE_RUN])
+            close = close_names(name, all_names)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Expected {', '.join(all_names)}."
             raise PhalanxError(
-                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. Expected "
-                f"one of {', '.join(sorted(known))}."
+                f"Cannot rewrite with {name}={given[name]!r}: there is no such option. {hint}"
             )
     if where is not None and given.get("partition_filter") is not None:
         raise PhalanxError("Cannot rewrite with both where and partition_filter: they are one.")

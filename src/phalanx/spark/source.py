@@ -11,7 +11,7 @@ from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import READ, STREAM_READ, STREAM_WRITE, WRITE, Options
 from phalanx.spark.reading import ScanReader, schema_of, table_of
 from phalanx.spark.stream_sink import BatchWriter, stream_writer_of
-from phalanx.spark.stream_source import SnapshotReader, reader_of
+from phalanx.spark.stream_source import SnapshotReader
 from phalanx.spark.types import spark_schema
 from phalanx.spark.work_source import WorkReader
 from phalanx.spark.writing import TableWriter, writer_of
@@ -53,10 +53,9 @@ class PhalanxSource(DataSource):
             return WorkReader(work, schema)
         return ScanReader(self._options(READ, "read"), schema, self._snapshot)
 
-    @told_in_one_line
     def streamReader(self, schema: StructType) -> SnapshotReader:  # noqa: N802
         """Who reads what comes to the table."""
-        return reader_of(self._options(STREAM_READ, "stream"), schema)
+        return SnapshotReader(dict(self.options), schema)
 
     @told_in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:

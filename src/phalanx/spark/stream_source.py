@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from phalanx.errors import SchemaMismatch
 from phalanx.spark.failures import in_one_line, told_in_one_line
-from phalanx.spark.options import Options
+from phalanx.spark.options import STREAM_READ, Options
 from phalanx.spark.reading import ScanPartition, check_schema, rows_of
 from phalanx.spark.types import arrow_schema, for_spark
 from phalanx.storage.failures import told
@@ -45,29 +45,46 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the rows that come to a table, with the columns that the stream was started with.
 
     An offset is the last snapshot that was read, with its time; -1 before the whole table was.
+    What is wrong with the options or the table is said when Spark asks for offsets: of what is
+    raised while a reader is made, Spark tells nothing.
     """
 
-    options: Options
+    given: Mapping[str, str]
     schema: StructType
-    limits: Limits
     # What the tasks do not need.
     _manifest: Manifest | None = field(default=None, repr=False)
     _last: Position | None = None
 
     def __getstate__(self) -> tuple[object, ...]:
-        return self.options, self.schema, self.limits
+        return self.given, self.schema
 
-    def __setstate__(self, state: tuple[Options, StructType, Limits]) -> None:
-        self.options, self.schema, self.limits = state
+    def __setstate__(self, state: tuple[Mapping[str, str], StructType]) -> None:
+        self.given, self.schema = state
         self._manifest, self._last = None, None
+
+    @property
+    def options(self) -> Options:
+        """The options of the stream, all of which must be known."""
+        return Options.of(self.given, STREAM_READ, "stream")
+
+    @property
+    def limits(self) -> Limits:
+        """How much a batch may be."""
+        options = self.options
+        return Limits(
+            options.number("max_snapshots_per_trigger"),
+            options.number("max_rows_per_trigger"),
+            options.size("max_bytes_per_trigger"),
+        )
 
     @told_in_one_line
     def initialOffset(self) -> Offset:  # noqa: N802
         """Where a new stream starts: with the whole table, or before the snapshot it names."""
         start = self.options.snapshot("starting_snapshot")
-        return _offset(
-            Position(NOTHING) if start is None else position_before(self._newest(), start)
-        )
+        manifest = self._newest()
+        # A table in weak mode is refused.
+        newest_position(manifest)
+        return _offset(Position(NOTHING) if start is None else position_before(manifest, start))
 
     @told_in_one_line
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -78,14 +95,16 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with told(f"stream from {manifest.root}"):
             return _offset(next_position(manifest, after, until, limits, self._wanted))
 
+    @told_in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """A limit that stands for all that the options set: the engine gives it back."""
-        if self.limits.snapshots is not None:
-            return ReadMaxFiles(self.limits.snapshots)
-        if self.limits.rows is not None:
-            return ReadMaxRows(self.limits.rows)
-        if self.limits.bytes is not None:
-            return ReadMaxBytes(self.limits.bytes)
+        limits = self.limits
+        if limits.snapshots is not None:
+            return ReadMaxFiles(limits.snapshots)
+        if limits.rows is not None:
+            return ReadMaxRows(limits.rows)
+        if limits.bytes is not None:
+            return ReadMaxBytes(limits.bytes)
         return ReadAllAvailable()
 
     @told_in_one_line
@@ -134,21 +153,6 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{error} Start the stream again with the same checkpoint: it goes on where it "
                 "stopped."
             ) from None
-
-
-def reader_of(options: Options, schema: StructType) -> SnapshotReader:
-    """Who reads a stream; a table in weak mode is refused."""
-    reader = SnapshotReader(
-        options,
-        schema,
-        Limits(
-            options.number("max_snapshots_per_trigger"),
-            options.number("max_rows_per_trigger"),
-            options.size("max_bytes_per_trigger"),
-        ),
-    )
-    newest_position(reader._newest())
-    return reader
 
 
 def _offset(position: Position) -> Offset:

@@ -22,6 +22,8 @@ SALT = "phalanx.salt"
 EPOCH = "phalanx.epoch"
 # A schema change that may not have reached every leaf yet.
 PENDING = "phalanx.pending"
+# A namespace in weak mode that is in strong mode until a move of its rows is over.
+RETURNS = "phalanx.returns"
 # Stock clients read a manifest with this flag, and refuse to write it.
 WRITER_FLAG = {"lance.namespace.manifest.writer_feature_flags": str(1 << 62)}
 _MODES = ("weak", "strong")
@@ -38,6 +40,7 @@ class Properties:
     salt: str
     epoch: int
     pending: str | None
+    returns: bool = False
 
     @property
     def spec(self) -> PartitionSpec:
@@ -54,6 +57,7 @@ class Properties:
             SALT: self.salt,
             EPOCH: str(self.epoch),
             PENDING: self.pending or "",
+            RETURNS: "weak" if self.returns else "",
         }
 
 
@@ -104,6 +108,7 @@ def properties_of(metadata: Mapping[str, str], root: str) -> Properties:
         salt=metadata.get(SALT, ""),
         epoch=int(epoch),
         pending=metadata.get(PENDING) or None,
+        returns=bool(metadata.get(RETURNS)),
     )
 
 

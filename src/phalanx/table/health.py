@@ -188,7 +188,7 @@ class _Checkup:
         return Finding(
             kind,
             f"{fact}: {_named(chosen)}. Under {advice} they would be "
-            f"{'larger' if change is coarser else 'smaller'}.{self._before_a_move}",
+            f"{'larger' if change is coarser else 'smaller'}.",
             f"{self._shell('evolve', 'SPEC' if text is None else text)} && "
             f"{self._shell('rewrite', '--target-spec', str(target))}",
             f"table.evolve({'SPEC' if text is None else repr(text)}); "
@@ -226,8 +226,7 @@ class _Checkup:
                 "old-spec",
                 f"Spec v{spec_id} by {label} still holds {counted(files, 'file')} with "
                 f"{readable(size)} in {counted(len(sizes), 'partition')}. The newest is "
-                f"v{newest.id} by {newest.label(properties.schema) or 'nothing'}."
-                f"{self._before_a_move}",
+                f"v{newest.id} by {newest.label(properties.schema) or 'nothing'}.",
                 self._shell("rewrite", "--target-spec", str(newest.id)),
                 f"table.rewrite(target_spec={newest.id})",
                 {"partitions": len(sizes), "files": files, "bytes": size},
@@ -275,12 +274,6 @@ class _Checkup:
             sum(each.num_deletions for each in leaf.fragments),
             sum(map(bytes_of, leaf.fragments)),
         )
-
-    @property
-    def _before_a_move(self) -> str:
-        if self.manifest.properties.mode == "strong":
-            return ""
-        return " Rows move in strong mode only: change it with set_mode('strong') first."
 
     def _shell(self, command: str, *arguments: str) -> str:
         return " ".join(map(_quoted, ["phalanx", command, self.manifest.root.uri, *arguments]))

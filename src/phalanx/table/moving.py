@@ -9,7 +9,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from phalanx.errors import InvalidSpec, PhalanxError
+from phalanx.errors import InvalidSpec
 from phalanx.model.rows import plain_schema
 from phalanx.planning.rewrite import RewriteGroup, RewriteOptions, RewritePlan
 from phalanx.storage.failures import told
@@ -17,6 +17,7 @@ from phalanx.storage.leaf import Change
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.reading import LeafScan
 from phalanx.storage.writing import LeafWrite
+from phalanx.table import strong
 from phalanx.table.inspection import bytes_of
 from phalanx.table.jobs import MOVE, TaskFiles, WriteJob
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
@@ -62,7 +63,11 @@ class MoveTask:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A rewrite that takes rows to another spec, in one transaction."""
+    """A rewrite that takes rows to another spec, in one transaction.
+
+    A table in weak mode is in strong mode meanwhile. One that was cut off stays there, with every
+    row in one place, until the same move is run again.
+    """
 
     manifest: Callable[[], Manifest]
     options: RewriteOptions
@@ -72,16 +77,23 @@ class Move:
 
     def run(self) -> Rewritten:
         """Plan it and run it; files that others change meanwhile are tried again, then left."""
-        return until_settled(self._once)
+        manifest = self.manifest()
+        if manifest.properties.mode == "weak":
+            files = plan_move(manifest, self.options, self.target)
+            if not files.plan.groups:
+                return Rewritten(files.plan)
+            strong.set_mode(manifest, "strong", returns=True)
+        elif not manifest.properties.returns:
+            return until_settled(self._once)
+        try:
+            return replace(until_settled(self._once), snapshots=())
+        finally:
+            manifest = self.manifest()
+            if manifest.properties.returns:
+                strong.set_mode(manifest, "weak")
 
     def _once(self) -> Rewritten:
-        manifest = self.manifest()
-        if manifest.properties.mode != "strong":
-            raise PhalanxError(
-                f"Cannot move rows of {manifest.root} to another spec in weak mode: rows would be "
-                "in two partitions, or in none, for a while. Change it with set_mode('strong')."
-            )
-        job = WriteJob.begin(manifest, MOVE)
+        job = WriteJob.begin(self.manifest(), MOVE)
         files = plan_move(job.manifest, self.options, self.target)
         groups = files.plan.groups
         ran = self._ran(job, files, groups)
@@ -114,10 +126,12 @@ class Move:
                 fragments=files.fragments(group),
             )
             tasks.append(MoveTask(group.id, group.bytes, job, scan))
-        done: dict[int, TaskFiles] = run_tasks(tasks, self.spark)
-        if self.progress is not None:
-            self.progress(len(groups), len(groups))
-        return done
+
+        def finished(count: int) -> None:
+            if self.progress is not None:
+                self.progress(count, len(groups))
+
+        return run_tasks(tasks, self.spark, finished)
 
 
 def _removal(leaf: FileLeaf, files: PlannedFiles, groups: Sequence[RewriteGroup]) -> LeafWrite:

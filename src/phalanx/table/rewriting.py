@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -25,7 +28,7 @@ from phalanx.storage.writing import named
 from phalanx.table.inspection import bytes_of
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
 from phalanx.table.staged import LeafRewrite, Overtaken, StagedChanges, Start
-from phalanx.table.work import on_spark
+from phalanx.table.work import collected
 
 # Iceberg's number of commits, where progress is kept.
 MOST_COMMITS = 10
@@ -156,18 +159,48 @@ class GroupWork:
             yield pa.RecordBatch.from_pylist([row], self.schema)
 
 
-def run_tasks(tasks: Sequence[GroupTask], spark: Any) -> dict[int, Any]:
-    """What became of each group, on the executors of a Spark session or in threads."""
-    if spark is None or not tasks:
-        done = in_parallel(lambda task: task.run(), tasks, WRITE_THREADS)
-        return {task.group: result for task, result in zip(tasks, done, strict=True)}
-    size = split_size(sum(task.bytes for task in tasks), None)
-    work = GroupWork(tuple(packed(tasks, lambda task: task.bytes, size)))
-    rows = on_spark(spark, work).collect()
-    return {row["group"]: pickle.loads(row["done"]) for row in rows}
+def run_tasks(
+    tasks: Sequence[GroupTask], spark: Any, finished: Callable[[int], None]
+) -> dict[int, Any]:
+    """What became of each group, on the executors of a Spark session or in threads.
+
+    `finished` is told how many groups are done. On Spark these are at least so many: tasks end in
+    any order, each with its groups.
+    """
+    if spark is not None and tasks:
+        size = split_size(sum(task.bytes for task in tasks), None)
+        work = GroupWork(tuple(packed(tasks, lambda task: task.bytes, size)))
+        surely = [0, *itertools.accumulate(sorted(map(len, work.tasks)))]
+        rows = collected(spark, work, lambda done: finished(surely[min(done, len(work.tasks))]))
+        return {row["group"]: pickle.loads(row["done"]) for row in rows}
+    count, lock = 0, threading.Lock()
+
+    def run(task: GroupTask) -> Any:
+        nonlocal count
+        result = task.run()
+        with lock:
+            count += 1
+            finished(count)
+        return result
+
+    done = in_parallel(run, tasks, WRITE_THREADS)
+    return {task.group: result for task, result in zip(tasks, done, strict=True)}
 
 
 # ── on the driver ────────────────────────────────────────────────────────────────────────────
+
+
+def commits_of(partial_progress: object, max_commits: object) -> int:
+    """In how many commits a rewrite becomes visible."""
+    if not isinstance(partial_progress, bool):
+        raise PhalanxError(
+            f"Cannot rewrite with partial_progress={partial_progress!r}: expected True or False."
+        )
+    if not isinstance(max_commits, int) or isinstance(max_commits, bool) or max_commits < 1:
+        raise PhalanxError(
+            f"Cannot rewrite with max_commits={max_commits!r}: expected a whole number from 1 on."
+        )
+    return max_commits if partial_progress else 1
 
 
 def until_settled(attempt: Callable[[], Rewritten]) -> Rewritten:
@@ -192,10 +225,6 @@ class Compaction:
 
     def run(self) -> Rewritten:
         """Plan it and run it; files that others change meanwhile are tried again, then left."""
-        if self.commits < 1:
-            raise PhalanxError(
-                f"Cannot rewrite with max_commits={self.commits}: expected 1 or more."
-            )
         return until_settled(self._once)
 
     def _once(self) -> Rewritten:
@@ -210,15 +239,15 @@ class Compaction:
         snapshots: list[int] = []
         for first in range(0, len(groups), size := math.ceil(len(groups) / self.commits) or 1):
             batch = groups[first : first + size]
-            ran = self._ran(manifest, files, batch)
+            ran = self._ran(
+                manifest, files, batch, functools.partial(self._tell, first, len(groups))
+            )
             if start is None:
                 done |= _commit_leaves(manifest, files, batch, ran)
             else:
                 committed, snapshot = _commit_snapshot(start, files, batch, ran)
                 done |= committed
                 snapshots += [] if snapshot is None else [snapshot]
-            if self.progress is not None:
-                self.progress(first + len(batch), len(groups))
         old = [each for result in done.values() for each in result.old]
         new = [each for result in done.values() for each in result.new]
         return Rewritten(
@@ -233,13 +262,21 @@ class Compaction:
             tuple(snapshots),
         )
 
+    def _tell(self, before: int, total: int, count: int) -> None:
+        if self.progress is not None:
+            self.progress(before + count, total)
+
     def _ran(
-        self, manifest: Manifest, files: PlannedFiles, groups: Sequence[RewriteGroup]
+        self,
+        manifest: Manifest,
+        files: PlannedFiles,
+        groups: Sequence[RewriteGroup],
+        finished: Callable[[int], None],
     ) -> dict[int, Compacted]:
         tasks = [self._task(files, group) for group in groups]
         if manifest.properties.mode == "weak":
             tasks = in_parallel(lambda task: _aligned(manifest, task), tasks)
-        return run_tasks(tasks, self.spark)
+        return run_tasks(tasks, self.spark, finished)
 
     def _task(self, files: PlannedFiles, group: RewriteGroup) -> CompactTask:
         leaf = files.leaf(group)

@@ -117,8 +117,11 @@ def _brought_in_line(manifest: Manifest, all_leaves: bool) -> list[LeafVersion]:
     return [each for each in in_parallel(advance, versions) if each is not None]
 
 
-def set_mode(manifest: Manifest, mode: str) -> Manifest:
-    """Change the mode; the same call again completes what was cut off."""
+def set_mode(manifest: Manifest, mode: str, *, returns: bool = False) -> Manifest:
+    """Change the mode; the same call again completes what was cut off.
+
+    With `returns` a namespace in weak mode remembers that strong mode is only for a while.
+    """
     if mode not in ("weak", "strong"):
         raise PhalanxError(f"Cannot set the mode {mode!r}: expected 'weak' or 'strong'.")
     manifest = manifest.latest()
@@ -127,8 +130,14 @@ def set_mode(manifest: Manifest, mode: str) -> Manifest:
             _check_leaves(manifest)
             # What an earlier strong time has left would be taken for the leaves' state.
             head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
-            changed = dataclasses.replace(manifest.latest().properties, mode="strong")
-            manifest = change_properties(manifest.latest(), changed)
+            manifest = manifest.latest()
+            changed = dataclasses.replace(manifest.properties, mode="strong", returns=returns)
+            manifest = change_properties(manifest, changed)
+        elif manifest.properties.returns and not returns:
+            # Who asks for strong mode meanwhile keeps it.
+            manifest = change_properties(
+                manifest, dataclasses.replace(manifest.properties, returns=False)
+            )
         return complete(manifest)
     if manifest.properties.mode == "strong":
         # What stands on a main branch past Phalanx is told before anything changes.
@@ -154,7 +163,7 @@ def _left(manifest: Manifest, found: Head) -> Manifest:
     if found.epoch != manifest.properties.epoch:
         head.commit(manifest, found, [], "set_mode", epoch=manifest.properties.epoch)
     manifest = publish(manifest)
-    properties = dataclasses.replace(manifest.properties, mode="weak", pending=None)
+    properties = dataclasses.replace(manifest.properties, mode="weak", pending=None, returns=False)
     try:
         return change_properties(manifest, properties)
     except CommitConflict:

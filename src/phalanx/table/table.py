@@ -46,7 +46,7 @@ from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
 from phalanx.table.rewrite_files import planned
-from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten
+from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.vacuum import Vacuumed, vacuum
@@ -247,6 +247,7 @@ class Table:
         all files of other specs. The options are those of
         `phalanx.planning.rewrite.RewriteOptions`; how the rewrite is committed changes no plan.
         """
+        commits_of(partial_progress, max_commits)
         manifest, chosen = self._refreshed(), rewrite_options(where, options)
         if target_spec is not None:
             return plan_move(manifest, chosen, target_spec).plan
@@ -268,6 +269,9 @@ class Table:
 
         With `target_spec`, which must be the newest, rows of older specs are moved to their
         partitions under it instead, in one transaction. The same rows are there at every moment.
+        A table in weak mode is in strong mode meanwhile, and stays there if the process dies: the
+        same call again does what is left, and takes it back to weak mode. Writes that are under
+        way when the mode changes fail, and say so.
 
         On the executors of a Spark session if one is given, else in threads. In strong mode all
         becomes one snapshot, or up to `max_commits` with `partial_progress`; in weak mode each
@@ -276,9 +280,9 @@ class Table:
         are. For the options see `plan_rewrite`.
         """
         chosen = rewrite_options(where, options)
+        commits = commits_of(partial_progress, max_commits)
         if target_spec is not None:
             return Move(self._writable, chosen, target_spec, spark, progress).run()
-        commits = max_commits if partial_progress else min(1, max_commits)
         return Compaction(self._writable, chosen, spark, commits, progress).run()
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────

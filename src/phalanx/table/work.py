@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import base64
 import pickle
+import threading
+import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 _WORK = "work"
+_GROUP = "spark.jobGroup.id"
+# How often Spark is asked how many tasks are done.
+SECONDS = 0.25
 
 
 class Work(Protocol):
@@ -49,3 +55,50 @@ def work_of(options: Mapping[str, str]) -> Work | None:
 def on_spark(spark: Any, work: Work) -> Any:
     """The rows of all tasks, as a DataFrame of the session."""
     return spark.read.format("phalanx").options(**options_of(work)).load()
+
+
+def collected(spark: Any, work: Work, finished: Callable[[int], None]) -> list[Any]:
+    """The rows of all tasks; meanwhile `finished` is told how many tasks are done.
+
+    By Spark Connect nobody knows that before all are.
+    """
+    with _watched(spark, finished):
+        rows: list[Any] = on_spark(spark, work).collect()
+    finished(len(work.tasks))
+    return rows
+
+
+@contextmanager
+def _watched(spark: Any, finished: Callable[[int], None]) -> Iterator[None]:
+    try:
+        context = spark.sparkContext
+        tracker = context.statusTracker()
+    except Exception:
+        yield
+        return
+    mine, before = f"phalanx-{uuid.uuid4().hex}", context.getLocalProperty(_GROUP)
+    over = threading.Event()
+
+    def watch() -> None:
+        told = 0
+        while not over.wait(SECONDS):
+            if (done := _done(tracker, mine)) > told:
+                told = done
+                finished(told)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    context.setLocalProperty(_GROUP, mine)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+        context.setLocalProperty(_GROUP, before)
+
+
+def _done(tracker: Any, group: str) -> int:
+    """How many tasks of a group of jobs are done."""
+    jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group))
+    stages = (tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds)
+    return sum(int(stage.numCompletedTasks) for stage in stages if stage)
