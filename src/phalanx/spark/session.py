@@ -29,8 +29,9 @@ def configure(builder: Builder) -> Builder:
 
     `spark = phalanx.spark.configure(SparkSession.builder).getOrCreate()`
 
-    That includes a few classes in Java, without which queries read all columns and rows travel
-    slower; they are compiled once. `.config("spark.phalanx.bridge", "false")` leaves them out.
+    That includes a few classes in Java, without which queries read all columns and partitions,
+    joins shuffle, and rows travel slower; they are compiled once.
+    `.config("spark.phalanx.bridge", "false")` leaves them out.
     """
     # The workers take another Python otherwise: the first one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -52,10 +53,30 @@ def _bridged(set_already: Mapping[str, object]) -> dict[str, str]:
     jars = [str(set_already[_JARS])] if set_already.get(_JARS) else []
     if jar is None or any(jar.name in each for each in jars):
         return {}
-    return {_JARS: ",".join([*jars, str(jar)])}
+    extensions = [str(set_already[_EXTENSIONS])] if set_already.get(_EXTENSIONS) else []
+    joins = {key: value for key, value in _JOIN_SETTINGS.items() if key not in set_already}
+    return {
+        _JARS: ",".join([*jars, str(jar)]),
+        _EXTENSIONS: ",".join([*extensions, "phalanx.bridge.Extensions"]),
+        **joins,
+    }
 
 
 _JARS = "spark.jars"
+_EXTENSIONS = "spark.sql.extensions"
+
+# Spark takes partitions for what they are in joins and groups: also where one side has keys that
+# the other lacks, where one has 16 buckets and the other 8, and where there are more keys.
+_BUCKETING = "spark.sql.sources.v2.bucketing"
+_JOIN_SETTINGS = {
+    f"{_BUCKETING}.enabled": "true",
+    f"{_BUCKETING}.pushPartValues.enabled": "true",
+    f"{_BUCKETING}.allowCompatibleTransforms.enabled": "true",
+    f"{_BUCKETING}.allowKeysSubsetOfPartitionKeys.enabled": "true",
+    f"{_BUCKETING}.shuffle.enabled": "true",
+    f"{_BUCKETING}.partition.filter.enabled": "true",
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+}
 
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(_BATCH_ROWS),

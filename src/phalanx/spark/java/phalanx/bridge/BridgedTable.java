@@ -20,7 +20,11 @@ final class BridgedTable extends PythonTable {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return new ColumnScan.Builder(source, schema, options);
+        // Other work than reading a table is planned already, and has no conditions.
+        boolean isTable = !options.containsKey("work") && !options.containsKey("metadata_table");
+        return isTable
+                ? new TableScanBuilder(source, schema, options)
+                : new ColumnScan.Builder(source, schema, options);
     }
 
     @Override
