@@ -24,6 +24,7 @@ from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partiti
 
 from phalanx.errors import PhalanxError
 from phalanx.model.rendering import summary
+from phalanx.spark import catalog
 from phalanx.spark.answers import answer
 from phalanx.spark.options import READ, Options
 from phalanx.spark.partitioning import counted, identity_columns, keyed_tasks, keys_of
@@ -43,6 +44,8 @@ class Planner:
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one question of the classes in Java."""
+        if "catalog" in question:
+            return catalog.answer(question)
         query = self._query(question)
         match question["ask"]:
             case "conditions":

@@ -52,16 +52,20 @@ final class Planner {
 
     /** The answer to a question; an error of Python's is one of the query. */
     static JsonNode ask(PythonFunction python, ObjectNode question) {
-        JsonNode answer;
-        try {
-            answer = asked(python, JSON.writeValueAsBytes(question));
-        } catch (IOException error) {
-            throw failed("its planner in Python has ended: " + error.getMessage());
-        }
+        JsonNode answer = answer(python, question);
         if (answer.has("error")) {
             throw failed(answer.get("error").asText());
         }
         return answer;
+    }
+
+    /** The answer to a question, which may be an error. */
+    static JsonNode answer(PythonFunction python, ObjectNode question) {
+        try {
+            return asked(python, JSON.writeValueAsBytes(question));
+        } catch (IOException error) {
+            throw failed("its planner in Python has ended: " + error.getMessage());
+        }
     }
 
     private static JsonNode asked(PythonFunction python, byte[] question) throws IOException {
