@@ -46,12 +46,15 @@ def configure(builder: Builder) -> Builder:
 
 def _bridged(set_already: Mapping[str, object]) -> dict[str, str]:
     """The classes in Java, for a Spark that this process starts."""
-    is_elsewhere = str(set_already.get("spark.remote", "")).startswith("sc://")
-    if is_elsewhere or str(set_already.get("spark.phalanx.bridge", "true")).lower() == "false":
+    if str(set_already.get("spark.remote", "")).startswith("sc://"):
         return {}
-    jar = bridge.jar()
+    is_wanted = str(set_already.get("spark.phalanx.bridge", "true")).lower() != "false"
+    jar = bridge.jar() if is_wanted else None
+    if jar is None:
+        _check_no_catalog(set_already)
+        return {}
     jars = [str(set_already[_JARS])] if set_already.get(_JARS) else []
-    if jar is None or any(jar.name in each for each in jars):
+    if any(jar.name in each for each in jars):
         return {}
     extensions = [str(set_already[_EXTENSIONS])] if set_already.get(_EXTENSIONS) else []
     joins = {key: value for key, value in _JOIN_SETTINGS.items() if key not in set_already}
@@ -62,6 +65,20 @@ def _bridged(set_already: Mapping[str, object]) -> dict[str, str]:
     }
 
 
+def _check_no_catalog(set_already: Mapping[str, object]) -> None:
+    """Refuse a catalog that Spark would not find, and say nothing more about."""
+    for key, value in set_already.items():
+        name = key.removeprefix(_CATALOG)
+        if key.startswith(_CATALOG) and "." not in name and value == _CATALOG_CLASS:
+            raise PhalanxError(
+                f"The catalog {name!r} needs the classes in Java, and this session is without "
+                "them. Have a JDK 17 or newer installed and spark.phalanx.bridge not false, or "
+                "leave the catalog out and read tables by path, with format('phalanx')."
+            )
+
+
+_CATALOG = "spark.sql.catalog."
+_CATALOG_CLASS = "phalanx.bridge.Catalog"
 _JARS = "spark.jars"
 _EXTENSIONS = "spark.sql.extensions"
 
