@@ -21,7 +21,7 @@ from phalanx.model.calendar_parts import DATE_CHAIN
 from phalanx.model.spec import PartitionField
 from phalanx.spark.partitioning import is_known_to_java
 from phalanx.spark.types import arrow_schema, fitted, spark_schema
-from spark.conftest import MASTER
+from spark.conftest import LOCAL, MASTER
 from spark.joins import physical_plan
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("d", pa.date32()), ("n", pa.int32())])
@@ -183,7 +183,7 @@ def test_one_side_is_shuffled_to_the_partitions_of_the_other(
 def test_small_leaves_share_a_task_where_keys_are_of_no_use(
     spark: SparkSession, tables: Path
 ) -> None:
-    if MASTER != "local[2, 3]":
+    if MASTER != LOCAL:
         return
     assert spark.sql("SELECT n FROM b16").rdd.getNumPartitions() == 1
     assert spark.sql("SELECT id, n FROM b16 ORDER BY n").count() == 80
