@@ -1,7 +1,8 @@
 """Queries over the rows of `sql_tables`, and how many of its partitions each reads.
 
-`{t}` stands for the table. The numbers are of leaves: 6 by country, then those by the year of `d`
-and a bucket of `id`, then those by year and month of `ts`.
+`{t}` stands for the table. The numbers are of leaves: 6 by country, 12 by the year of `d` and a
+bucket of `id`, 37 by year and month of `ts`. A condition on one of these columns prunes the leaves
+of one spec, and an aggregate that is answered from metadata reads none.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FILTERS: list[tuple[str, int]] = [
     ("d < DATE'2023-01-01'", 46),
     ("d BETWEEN DATE'2024-01-01' AND DATE'2024-12-31'", 45),
     ("year(d) = 2024", 45),
-    ("year(d) IN (2023, 2024)", 55),
+    ("year(d) IN (2023, 2024)", 47),
     ("year(d) <> 2024", 51),
     ("year(d) < 1970", 45),
     ("month(d) = 2", 53),
@@ -58,7 +59,7 @@ FILTERS: list[tuple[str, int]] = [
     ("ts >= TIMESTAMP'2024-03-01 00:00:00Z' AND ts < TIMESTAMP'2024-04-01 00:00:00Z'", 19),
     ("ts = TIMESTAMP'2024-03-01 00:00:00'", 19),
     ("ts IS NULL", 19),
-    ("year(ts) = 2024", 54),
+    ("year(ts) = 2024", 32),
     ("cast(ts AS date) = DATE'2024-03-15'", 19),
     ("date_trunc('MONTH', ts) = TIMESTAMP'2024-03-01 00:00:00'", 55),
     ("local < TIMESTAMP_NTZ'2023-02-01 00:00:00'", 55),
@@ -91,44 +92,44 @@ FILTERS: list[tuple[str, int]] = [
 
 QUERIES: list[tuple[str, int]] = [
     ("SELECT count(*) c FROM {t}", 0),
-    ("SELECT count(country) c, count(id) i FROM {t}", 0),
-    ("SELECT country, count(*) c FROM {t} GROUP BY country", 0),
-    ("SELECT min(id) a, max(id) b FROM {t}", 0),
-    ("SELECT count(*) c FROM {t} WHERE country = 'US'", 0),
-    ("SELECT country, min(n) a, max(n) b FROM {t} GROUP BY country", 0),
-    ("SELECT country, sum(price) s FROM {t} WHERE year(d) = 2024 GROUP BY country", 0),
-    ("SELECT DISTINCT country FROM {t}", 0),
-    ("SELECT DISTINCT flag FROM {t} WHERE country = 'FR'", 0),
-    ("SELECT year(d) y, count(*) c FROM {t} GROUP BY year(d)", 0),
-    ("SELECT count(DISTINCT name) c FROM {t} WHERE country = 'DE'", 0),
-    ("SELECT avg(n) a FROM {t} WHERE id < 100", 0),
-    ("SELECT country, count(*) c FROM {t} GROUP BY country HAVING count(*) > 100", 0),
-    ("SELECT country, flag, count(*) c FROM {t} GROUP BY ROLLUP (country, flag)", 0),
-    ("SELECT id, place.city FROM {t} WHERE place.zip = 7", 0),
-    ("SELECT id, tag FROM {t} LATERAL VIEW explode(tags) e AS tag WHERE country = 'US'", 0),
-    ("SELECT id, n FROM {t} WHERE country = 'US' ORDER BY id LIMIT 5", 0),
-    ("SELECT id FROM {t} ORDER BY id DESC LIMIT 3 OFFSET 2", 0),
+    ("SELECT count(country) c, count(id) i FROM {t}", 55),
+    ("SELECT country, count(*) c FROM {t} GROUP BY country", 55),
+    ("SELECT min(id) a, max(id) b FROM {t}", 55),
+    ("SELECT count(*) c FROM {t} WHERE country = 'US'", 50),
+    ("SELECT country, min(n) a, max(n) b FROM {t} GROUP BY country", 55),
+    ("SELECT country, sum(price) s FROM {t} WHERE year(d) = 2024 GROUP BY country", 45),
+    ("SELECT DISTINCT country FROM {t}", 55),
+    ("SELECT DISTINCT flag FROM {t} WHERE country = 'FR'", 50),
+    ("SELECT year(d) y, count(*) c FROM {t} GROUP BY year(d)", 55),
+    ("SELECT count(DISTINCT name) c FROM {t} WHERE country = 'DE'", 50),
+    ("SELECT avg(n) a FROM {t} WHERE id < 100", 55),
+    ("SELECT country, count(*) c FROM {t} GROUP BY country HAVING count(*) > 100", 55),
+    ("SELECT country, flag, count(*) c FROM {t} GROUP BY ROLLUP (country, flag)", 55),
+    ("SELECT id, place.city FROM {t} WHERE place.zip = 7", 55),
+    ("SELECT id, tag FROM {t} LATERAL VIEW explode(tags) e AS tag WHERE country = 'US'", 50),
+    ("SELECT id, n FROM {t} WHERE country = 'US' ORDER BY id LIMIT 5", 50),
+    ("SELECT id FROM {t} ORDER BY id DESC LIMIT 3 OFFSET 2", 55),
     (
         "SELECT id FROM {t} WHERE country = 'US' UNION ALL SELECT id FROM {t} WHERE country = 'DE'",
-        0,
+        100,
     ),
-    ("SELECT id FROM {t} WHERE n = 7 INTERSECT SELECT id FROM {t} WHERE country = 'DE'", 0),
-    ("SELECT id FROM {t} WHERE n = 7 EXCEPT SELECT id FROM {t} WHERE country = 'DE'", 0),
-    ("SELECT id FROM {t} WHERE id = (SELECT max(id) FROM {t} WHERE country = 'US')", 0),
-    ("SELECT a.id, b.n FROM {t} a JOIN {t} b ON a.id = b.id WHERE a.country = 'US'", 0),
-    ("SELECT a.id FROM {t} a LEFT ANTI JOIN {t} b ON a.id = b.id AND b.country = 'US'", 0),
-    ("SELECT a.id FROM {t} a LEFT SEMI JOIN {t} b ON a.n = b.n AND b.id = 5", 0),
+    ("SELECT id FROM {t} WHERE n = 7 INTERSECT SELECT id FROM {t} WHERE country = 'DE'", 105),
+    ("SELECT id FROM {t} WHERE n = 7 EXCEPT SELECT id FROM {t} WHERE country = 'DE'", 105),
+    ("SELECT id FROM {t} WHERE id = (SELECT max(id) FROM {t} WHERE country = 'US')", 105),
+    ("SELECT a.id, b.n FROM {t} a JOIN {t} b ON a.id = b.id WHERE a.country = 'US'", 105),
+    ("SELECT a.id FROM {t} a LEFT ANTI JOIN {t} b ON a.id = b.id AND b.country = 'US'", 105),
+    ("SELECT a.id FROM {t} a LEFT SEMI JOIN {t} b ON a.n = b.n AND b.id = 5", 105),
     (
         "WITH c AS (SELECT id, n FROM {t} WHERE country = 'FR') "
         "SELECT x.id FROM c x JOIN c y ON x.id = y.id WHERE y.n > 0",
-        0,
+        100,
     ),
     (
         "SELECT id, row_number() OVER (PARTITION BY country ORDER BY id) r FROM {t} "
         "WHERE flag AND country IN ('US', 'DE')",
-        0,
+        51,
     ),
-    ("SELECT max(d) d, min(ts) t FROM {t} WHERE country = 'US'", 0),
-    ("SELECT CASE WHEN n > 0 THEN 'up' ELSE 'down' END k, count(*) c FROM {t} GROUP BY 1", 0),
-    ("SELECT sum(CASE WHEN country = 'US' THEN 1 ELSE 0 END) s FROM {t}", 0),
+    ("SELECT max(d) d, min(ts) t FROM {t} WHERE country = 'US'", 50),
+    ("SELECT CASE WHEN n > 0 THEN 'up' ELSE 'down' END k, count(*) c FROM {t} GROUP BY 1", 55),
+    ("SELECT sum(CASE WHEN country = 'US' THEN 1 ELSE 0 END) s FROM {t}", 55),
 ]

@@ -223,8 +223,8 @@ def test_sizes_are_those_of_the_leaves_that_are_left(spark: SparkSession, by_cou
         }
     finally:
         spark.conf.set("spark.sql.cbo.enabled", before)
-    sizes = {name: int(each.sizeInBytes().toString()) for name, each in found.items()}
-    rows = {name: int(each.rowCount().get().toString()) for name, each in found.items()}
+    sizes = {name: int(str(each.sizeInBytes())) for name, each in found.items()}
+    rows = {name: int(str(each.rowCount().get())) for name, each in found.items()}
     assert rows == {
         "all": sql_tables.ROWS,
         "US": leaves["US"]["rows"],
