@@ -191,3 +191,11 @@ def test_years_in_a_zone_have_a_day_more_at_both_ends() -> None:
     )
     assert not found.exact
     assert Translator(SCHEMA, "UTC").truth(tree).exact
+    day = call("CAST", column("ts"), type="date")
+    spelt = call("=", call("EXTRACT", day, field="YEAR"), value("2024", "integer"))
+    assert Translator(SCHEMA, "America/New_York").truth(spelt) == found
+    years = [value(text, "integer") for text in ("2023", "2024")]
+    several = call("IN", call("EXTRACT", column("d"), field="YEAR"), *years)
+    assert summary(Translator(SCHEMA, "UTC").truth(several).predicate) == (
+        "(d >= '2023-01-01' AND d < '2024-01-01') OR (d >= '2024-01-01' AND d < '2025-01-01')"
+    )

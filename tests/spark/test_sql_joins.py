@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from datetime import date
@@ -20,7 +21,7 @@ from phalanx.model.calendar_parts import DATE_CHAIN
 from phalanx.model.spec import PartitionField
 from phalanx.spark.partitioning import is_known_to_java
 from phalanx.spark.types import arrow_schema, fitted, spark_schema
-from spark.conftest import MASTER
+from spark.conftest import LOCAL, MASTER
 from spark.joins import physical_plan
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("d", pa.date32()), ("n", pa.int32())])
@@ -105,8 +106,8 @@ WITHOUT_EXCHANGE = [
     "SELECT a.n, b.n AS m FROM k a FULL JOIN k2 b ON a.k = b.k AND a.id = b.id",
     "SELECT a.n FROM k a LEFT ANTI JOIN k2 b ON a.k = b.k",
     "SELECT a.n, b.n AS m FROM y a JOIN y b ON a.d = b.d AND a.id = b.id",
-    "SELECT a.n, b.n AS m FROM y a JOIN ym b ON a.d = b.d AND a.id = b.id",
     "SELECT a.n, b.n AS m FROM kb a JOIN b8 b ON a.id = b.id",
+    "SELECT a.n, b.n AS m FROM k a JOIN k2 b ON a.k = b.k AND a.k IN ('a', 'b')",
     "SELECT a.n, b.n AS m FROM evolved a JOIN k b ON a.k = b.k AND a.id = b.id",
     "SELECT k, sum(n) AS s FROM k GROUP BY k",
     "SELECT k, id, count(*) AS s FROM kb GROUP BY k, id",
@@ -120,6 +121,8 @@ WITH_EXCHANGE = [
     "SELECT a.n, b.n AS m FROM other a JOIN b8 b ON a.id = b.id",
     "SELECT a.n, b.n AS m FROM k a JOIN k2 b ON a.id = b.id",
     "SELECT n, count(*) AS s FROM k GROUP BY n",
+    # One side alone is shuffled, by the year and month of the other.
+    "SELECT a.n, b.n AS m FROM y a JOIN ym b ON a.d = b.d AND a.id = b.id",
 ]
 
 
@@ -180,7 +183,7 @@ def test_one_side_is_shuffled_to_the_partitions_of_the_other(
 def test_small_leaves_share_a_task_where_keys_are_of_no_use(
     spark: SparkSession, tables: Path
 ) -> None:
-    if MASTER != "local[2, 3]":
+    if MASTER != LOCAL:
         return
     assert spark.sql("SELECT n FROM b16").rdd.getNumPartitions() == 1
     assert spark.sql("SELECT id, n FROM b16 ORDER BY n").count() == 80
@@ -193,12 +196,15 @@ def test_java_and_python_compute_the_same_partitions(spark: SparkSession, tmp_pa
     if MASTER == "python":
         return
     spark.conf.set("spark.sql.catalog.phalanx_functions", "phalanx.bridge.Functions")
-    cases = [case for case in CASES["cases"] if is_hashed_in_java(case["type"])]
+    cases, columns = [], []
+    for case in CASES["cases"]:
+        if is_hashed_in_java(case["type"]):
+            array = array_of(case["type"], case["value"])
+            # Spark cannot hold all moments.
+            with contextlib.suppress(pa.ArrowInvalid):
+                columns.append(fitted(array, spark_type(array.type)))
+                cases.append(case)
     assert len(cases) > 20
-    columns = [
-        fitted(array_of(case["type"], case["value"]), spark_type(type_of(case["type"])))
-        for case in cases
-    ]
     most = 2**31 - 1
     found = evaluated(spark, tmp_path / "hashed", columns, f"bucket({most}, {{}})")
     hashes = [None if case["hash"] is None else abs(case["hash"]) % most for case in cases]

@@ -39,6 +39,7 @@ Tree: TypeAlias = Mapping[str, Any]
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 _OPERATORS = {"=": "=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_MOST_VALUES = 16
 _PATTERNS = {"STARTS_WITH": "{}%", "ENDS_WITH": "%{}", "CONTAINS": "%{}%"}
 _CONSTANTS: dict[str, tuple[pa.DataType, Callable[[str], Any]]] = {
     "boolean": (pa.bool_(), lambda text: text == "true"),
@@ -163,6 +164,8 @@ class Translator:
                 constants = [_constant(arg) for arg in args[1:]]
                 if any(value is None for value in constants):
                     return _UNKNOWN
+                if self._column(args[0]) is None:
+                    return self._one_of(args[0], args[1:], negated)
                 return self._is_in(args[0], [v for v in constants if v is not None], negated)
             case name if name in _OPERATORS:
                 operator = _OPERATORS[name]
@@ -200,6 +203,14 @@ class Translator:
         found = comparisons.membership(column, source, valid, negated)
         return _condition(found, self.trusts_floats or not pt.is_floating(source))
 
+    def _one_of(self, term: Tree, values: Sequence[Tree], negated: bool) -> Condition:
+        """IN of what is no plain column, value by value."""
+        if len(values) > _MOST_VALUES:
+            return _UNKNOWN
+        operator = "!=" if negated else "="
+        each = [self._compared(operator, term, value) for value in values]
+        return together(each) if negated else _either(each)
+
     def _like(self, tree: Tree, value: pa.Scalar | None, pattern: str, negated: bool) -> Condition:
         column = self._column(tree)
         if column is None or value is None or not _is_text(self._type(column)):
@@ -220,8 +231,11 @@ class Translator:
             source = self._type(column)
             found = comparisons.comparison(column, source, operator, value)
             return _condition(found, self.trusts_floats or not pt.is_floating(source))
-        column = self._column(left["args"][0]) if left.get("args") else None
-        if column is None:
+        inner = left["args"][0] if left.get("args") else left
+        if left["call"] == "EXTRACT" and inner.get("call") == "CAST" and inner["type"] == "date":
+            # Spark takes the day of a timestamp first, in its zone.
+            inner = inner["args"][0]
+        if (column := self._column(inner)) is None:
             return _UNKNOWN
         match left["call"]:
             case "CAST":

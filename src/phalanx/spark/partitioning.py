@@ -64,7 +64,7 @@ def identity_columns(found: Found) -> dict[str, PartitionField]:
 
 def keys_of(found: Found, columns: Sequence[str]) -> list[Key]:
     """By what the leaves are partitioned, all of them, as far as Spark reads the columns."""
-    if len(found.leaves) > MOST_PARTITIONS:
+    if not 0 < len(found.leaves) <= MOST_PARTITIONS:
         return []
     return [
         Key(field, path[0])

@@ -5,9 +5,11 @@ import java.util.Set;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.EqualNullSafe;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.Join;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
@@ -40,6 +42,13 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                         @Override
                         public Rule<LogicalPlan> apply(org.apache.spark.sql.SparkSession ignored) {
                             return new WithoutUnusedKeys();
+                        }
+                    });
+            session.injectPreCBORule(
+                    new AbstractFunction1<>() {
+                        @Override
+                        public Rule<LogicalPlan> apply(org.apache.spark.sql.SparkSession ignored) {
+                            return new WithVisibleFilters();
                         }
                     });
         }
@@ -137,6 +146,40 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                 }
             }
             return false;
+        }
+    }
+
+    /**
+     * One side of a join prunes the other when it runs only if Spark sees that it is filtered, and
+     * of a condition that Python has taken over nothing is left: one that all rows satisfy stands
+     * for it.
+     */
+    private static final class WithVisibleFilters extends Rule<LogicalPlan> {
+        @Override
+        public LogicalPlan apply(LogicalPlan plan) {
+            boolean[] joins = {false};
+            plan.foreach(
+                    new AbstractFunction1<>() {
+                        @Override
+                        public BoxedUnit apply(LogicalPlan node) {
+                            joins[0] |= node instanceof Join;
+                            return BoxedUnit.UNIT;
+                        }
+                    });
+            return !joins[0]
+                    ? plan
+                    : plan.transformUp(
+                            replacing(DataSourceV2ScanRelation.class, relation -> shown(relation)));
+        }
+
+        private static LogicalPlan shown(DataSourceV2ScanRelation relation) {
+            if (!(relation.scan() instanceof TableScan scan)
+                    || !scan.isFiltered()
+                    || relation.output().isEmpty()) {
+                return relation;
+            }
+            Attribute first = relation.output().head();
+            return new Filter(new EqualNullSafe(first, first), relation);
         }
     }
 

@@ -89,6 +89,11 @@ final class TableScan extends PythonScan
         return new TableScan(source, schema, columns, options, question, limit, false, described);
     }
 
+    /** Whether it has conditions that tell more than that a value is there. */
+    boolean isFiltered() {
+        return question.isFiltered();
+    }
+
     private synchronized JsonNode described() {
         if (described == null) {
             described = question.ask("describe");
