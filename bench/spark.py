@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 
 import phalanx
 import phalanx.spark
+from bench import spark_sql
 from bench.measure import Beside, Measured, cost, faster, in_turns
 from bench.peers import iceberg_on_spark
 from bench.spark_peers import aggregated
@@ -99,6 +100,7 @@ def _written_and_read(spark: SparkSession, rows: int, folder: Path) -> Iterator[
         actions = {name: partial(_aggregate, partial(load, name, where)) for name in places}
         times = in_turns(actions, runs)
         yield cost(what, times["phalanx"], "Spark's parquet", times["parquet"], 1.0)
+    yield from spark_sql.queried(spark, places)
 
 
 def _beside(source: Path, folder: Path) -> Iterator[Beside | str]:
@@ -160,6 +162,12 @@ def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured |
         "Spark's shuffle join from parquet",
         times["theirs"],
         4,
+    )
+    yield from spark_sql.joined(
+        spark,
+        {name: str(folder / name) for name in sides},
+        {name: str(folder / f"{name}.parquet") for name in sides},
+        rows,
     )
 
 

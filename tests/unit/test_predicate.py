@@ -1,6 +1,7 @@
 """Predicates: how they combine, and how they are written for DataFusion, for Lance, for people."""
 
 import math
+import pickle
 from decimal import Decimal
 
 import pyarrow as pa
@@ -390,3 +391,21 @@ def test_no_opaque_text_reaches_lance() -> None:
 def test_names_for_lance_are_never_in_double_quotes(where: str) -> None:
     """Lance takes a name in double quotes for text: `"country" <> 'US'` would match every row."""
     assert '"' not in to_lance(bind(where, SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("number", "storage", "kind"),
+    [
+        (100_000_000, pa.int32(), pa.date32()),
+        (2**62, pa.int64(), pa.timestamp("us", "UTC")),
+        (-(2**62), pa.int64(), pa.timestamp("s")),
+        (123_456_789_123_456_789, pa.int64(), pa.timestamp("ns")),
+    ],
+)
+def test_a_comparison_travels_with_moments_that_python_has_none_of(
+    number: int, storage: pa.DataType, kind: pa.DataType
+) -> None:
+    sent = Compare(A, "<", pa.scalar(number, storage).cast(kind))
+    arrived = pickle.loads(pickle.dumps(sent))
+    assert arrived == sent
+    assert arrived.value.cast(storage).as_py() == number

@@ -8,7 +8,7 @@ What has no such form is `Opaque`: only DataFusion evaluates it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,6 +45,14 @@ class Compare:
     term: Node
     operator: str
     value: pa.Scalar
+
+    def __reduce__(self) -> tuple[Callable[..., Compare], tuple[Node, str, pa.Array]]:
+        # A scalar is pickled as a value of Python's, which has no far dates and no nanoseconds.
+        return _compare, (self.term, self.operator, pa.array([self.value], self.value.type))
+
+
+def _compare(term: Node, operator: str, values: pa.Array) -> Compare:
+    return Compare(term, operator, values[0])
 
 
 @dataclass(frozen=True, slots=True)

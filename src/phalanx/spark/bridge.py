@@ -1,7 +1,8 @@
 """The Java side of the source: a few classes, compiled for the Spark that is installed.
 
-They only carry: columns come from Python as they are, rows go there in large batches, and a query
-reads the columns that it needs. All planning and I/O is Python's, with and without them.
+They only carry and translate: columns come from Python as they are, rows go there in large
+batches, and what a query wants of a table (columns, conditions, aggregates, the partitions that a
+join needs) is told to Python. All planning and I/O is Python's, with and without them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pyspark
 _SOURCES = Path(__file__).with_name("java")
 _PROVIDER = "phalanx.bridge.Source"
 _SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
+_VERSION = "phalanx/bridge/spark-version"
 _RELEASE = "17"
 
 
@@ -36,8 +38,8 @@ def jar() -> Path | None:
     except CannotCompile as reason:
         warnings.warn(
             f"Spark works with Phalanx by its Python source alone: {reason} Queries read all "
-            "columns, and rows travel slower. Install a JDK 17 or newer, on Debian and Ubuntu: "
-            "sudo apt-get install openjdk-17-jdk-headless",
+            "columns and all partitions, joins shuffle, and rows travel slower. Install a JDK 17 "
+            "or newer, on Debian and Ubuntu: sudo apt-get install openjdk-17-jdk-headless",
             stacklevel=3,
         )
         return None
@@ -72,6 +74,7 @@ def _packed(sources: list[Path], folder: Path) -> Path:
     made = folder / "bridge.jar"
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(_SERVICE, _PROVIDER)
+        archive.writestr(_VERSION, pyspark.__version__)
         for path in sorted(classes.rglob("*.class")):
             archive.write(path, path.relative_to(classes).as_posix())
     return made

@@ -103,6 +103,26 @@ class ScanReader(DataSourceReader):
             yield from for_spark(rows_of(partition), arrow_schema(self.schema))
 
 
+@dataclass(slots=True)
+class TaskReader(DataSourceReader):
+    """Reads tasks that were planned before; each is on its way by itself."""
+
+    tasks: list[InputPartition]
+    schema: StructType
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks."""
+        return self.tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        with in_one_line():
+            yield from for_spark(rows_of(partition), arrow_schema(self.schema))
+
+    def __reduce__(self) -> tuple[type, tuple[list[InputPartition], StructType]]:
+        return TaskReader, ([], self.schema)
+
+
 def rows_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, in the types of the table; a scan of nothing has no task."""
     match partition:

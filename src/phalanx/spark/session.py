@@ -29,8 +29,9 @@ def configure(builder: Builder) -> Builder:
 
     `spark = phalanx.spark.configure(SparkSession.builder).getOrCreate()`
 
-    That includes a few classes in Java, without which queries read all columns and rows travel
-    slower; they are compiled once. `.config("spark.phalanx.bridge", "false")` leaves them out.
+    That includes a few classes in Java, without which queries read all columns and partitions,
+    joins shuffle, and rows travel slower; they are compiled once.
+    `.config("spark.phalanx.bridge", "false")` leaves them out.
     """
     # The workers take another Python otherwise: the first one on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -45,17 +46,54 @@ def configure(builder: Builder) -> Builder:
 
 def _bridged(set_already: Mapping[str, object]) -> dict[str, str]:
     """The classes in Java, for a Spark that this process starts."""
-    is_elsewhere = str(set_already.get("spark.remote", "")).startswith("sc://")
-    if is_elsewhere or str(set_already.get("spark.phalanx.bridge", "true")).lower() == "false":
+    if str(set_already.get("spark.remote", "")).startswith("sc://"):
         return {}
-    jar = bridge.jar()
+    is_wanted = str(set_already.get("spark.phalanx.bridge", "true")).lower() != "false"
+    jar = bridge.jar() if is_wanted else None
+    if jar is None:
+        _check_no_catalog(set_already)
+        return {}
     jars = [str(set_already[_JARS])] if set_already.get(_JARS) else []
-    if jar is None or any(jar.name in each for each in jars):
+    if any(jar.name in each for each in jars):
         return {}
-    return {_JARS: ",".join([*jars, str(jar)])}
+    extensions = [str(set_already[_EXTENSIONS])] if set_already.get(_EXTENSIONS) else []
+    joins = {key: value for key, value in _JOIN_SETTINGS.items() if key not in set_already}
+    return {
+        _JARS: ",".join([*jars, str(jar)]),
+        _EXTENSIONS: ",".join([*extensions, "phalanx.bridge.Extensions"]),
+        **joins,
+    }
 
 
+def _check_no_catalog(set_already: Mapping[str, object]) -> None:
+    """Refuse a catalog that Spark would not find, and say nothing more about."""
+    for key, value in set_already.items():
+        name = key.removeprefix(_CATALOG)
+        if key.startswith(_CATALOG) and "." not in name and value == _CATALOG_CLASS:
+            raise PhalanxError(
+                f"The catalog {name!r} needs the classes in Java, and this session is without "
+                "them. Have a JDK 17 or newer installed and spark.phalanx.bridge not false, or "
+                "leave the catalog out and read tables by path, with format('phalanx')."
+            )
+
+
+_CATALOG = "spark.sql.catalog."
+_CATALOG_CLASS = "phalanx.bridge.Catalog"
 _JARS = "spark.jars"
+_EXTENSIONS = "spark.sql.extensions"
+
+# Spark takes partitions for what they are in joins and groups: also where one side has keys that
+# the other lacks, where one has 16 buckets and the other 8, and where there are more keys.
+_BUCKETING = "spark.sql.sources.v2.bucketing"
+_JOIN_SETTINGS = {
+    f"{_BUCKETING}.enabled": "true",
+    f"{_BUCKETING}.pushPartValues.enabled": "true",
+    f"{_BUCKETING}.allowCompatibleTransforms.enabled": "true",
+    f"{_BUCKETING}.allowKeysSubsetOfPartitionKeys.enabled": "true",
+    f"{_BUCKETING}.shuffle.enabled": "true",
+    f"{_BUCKETING}.partition.filter.enabled": "true",
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+}
 
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(_BATCH_ROWS),

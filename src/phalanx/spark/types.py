@@ -79,7 +79,7 @@ def for_spark(batches: Iterable[pa.RecordBatch], target: pa.Schema) -> Iterator[
 
 def _column(array: pa.Array, field: pa.Field) -> pa.Array:
     try:
-        return _fitted(array, field.type)
+        return fitted(array, field.type)
     except pa.ArrowInvalid as error:
         reason = " ".join(str(error).split())
         raise SchemaMismatch(
@@ -140,7 +140,7 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The same values in a type that holds them all; nanoseconds are cut to microseconds."""
     if pt.is_time64(array.type) and array.type.unit == "ns":
         # Spark takes nanoseconds, but expects none in its times.
@@ -148,21 +148,21 @@ def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind and not pt.is_nested(kind):
         return array
     if pt.is_dictionary(array.type):
-        return _fitted(array.dictionary_decode(), kind)
+        return fitted(array.dictionary_decode(), kind)
     if pt.is_nested(kind) and array.offset:
         # Arrow builds no nested array with NULLs from a slice.
         array = copied(array)
     if pt.is_struct(kind):
         # What is below NULL has no value, not even one that could be cast.
         inner = array.flatten() if array.null_count else map(array.field, range(len(kind)))
-        children = [_fitted(each, child.type) for each, child in zip(inner, kind, strict=True)]
+        children = [fitted(each, child.type) for each, child in zip(inner, kind, strict=True)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=_nulls(array))
     if pt.is_map(kind):
-        keys, items = _fitted(array.keys, kind.key_type), _fitted(array.items, kind.item_type)
+        keys, items = fitted(array.keys, kind.key_type), fitted(array.items, kind.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_nulls(array))
     if pt.is_list(kind):
         offsets, items = _offsets_and_items(array)
-        values = _fitted(items, kind.value_type)
+        values = fitted(items, kind.value_type)
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=_nulls(array))
     if pt.is_timestamp(kind) and array.type.unit == "ns":
         return _microseconds(array, kind)

@@ -69,6 +69,12 @@ class Folder:
                 for found in chunk
             ]
 
+    def folders(self) -> list[str]:
+        """The names of the folders directly in it, in order."""
+        with _told(f"list the folders of {self.location}"):
+            found = self._store.list_with_delimiter()["common_prefixes"]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+
     def delete(self, paths: Sequence[str]) -> None:
         """Delete files; those that are gone already are none the worse."""
         batches = [paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
+from phalanx.model.predicate import TRUE
 from phalanx.planning.splits import packed, split_size
 from phalanx.storage.failures import told
 from phalanx.storage.parallel import in_parallel
@@ -24,6 +25,10 @@ class ScanTask:
     """What one task reads: parts of leaves, each in the version that the plan has seen."""
 
     scans: tuple[LeafScan, ...]
+
+    def reading(self, columns: tuple[str, ...]) -> ScanTask:
+        """The same task, with other columns."""
+        return ScanTask(tuple(replace(scan, columns=columns) for scan in self.scans))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, in the order of the plan."""
@@ -50,6 +55,19 @@ def packed_tasks(found: list[Piece], wanted_bytes: int | None = None) -> list[Sc
     """The pieces in tasks of about equal bytes, neighbours of one leaf put together again."""
     most = split_size(sum(piece.size for piece in found), wanted_bytes)
     return [ScanTask(tuple(_joined(task))) for task in packed(found, lambda each: each.size, most)]
+
+
+def first_rows(found: Iterable[Piece], limit: int) -> list[Piece]:
+    """The first pieces that have so many rows for sure, none of which gives more than that."""
+    kept: list[Piece] = []
+    left = limit
+    for piece in found:
+        if left <= 0:
+            break
+        kept.append(replace(piece, scan=replace(piece.scan, limit=limit)))
+        # How many rows pass a filter is not known.
+        left -= piece.rows if piece.scan.predicate == TRUE else 0
+    return kept
 
 
 def pieces(scan: LeafScan) -> list[Piece]:

@@ -20,7 +20,16 @@ final class BridgedTable extends PythonTable {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return new ColumnScan.Builder(source, schema, options);
+        return scanBuilder(source, schema, options);
+    }
+
+    static ScanBuilder scanBuilder(
+            Source source, StructType schema, CaseInsensitiveStringMap options) {
+        // Other work than reading a table is planned already, and has no conditions.
+        boolean isTable = !options.containsKey("work") && !options.containsKey("metadata_table");
+        return isTable
+                ? new TableScanBuilder(source, schema, options)
+                : new ColumnScan.Builder(source, schema, options);
     }
 
     @Override

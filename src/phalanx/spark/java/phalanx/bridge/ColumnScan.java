@@ -5,7 +5,6 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
-import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatch;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
@@ -18,14 +17,13 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Some;
 
-/** Reads the columns that a query needs, and hands them on as columns. */
+/** Reads the columns that a query needs, all of their rows, and hands them on as columns. */
 final class ColumnScan extends PythonScan {
     private final Source source;
     private final StructType schema;
     private final StructType columns;
     private final CaseInsensitiveStringMap options;
     private Batch batch;
-    private boolean streams;
 
     private ColumnScan(
             Source source,
@@ -41,14 +39,7 @@ final class ColumnScan extends PythonScan {
 
     @Override
     public ColumnarSupportMode columnarSupportMode() {
-        return streams ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
-    }
-
-    /** Streams are read as Spark does it. */
-    @Override
-    public MicroBatchStream toMicroBatchStream(String checkpoint) {
-        streams = true;
-        return super.toMicroBatchStream(checkpoint);
+        return ColumnarSupportMode.SUPPORTED;
     }
 
     /** Planned once, however often Spark asks. */
@@ -66,11 +57,11 @@ final class ColumnScan extends PythonScan {
     }
 
     /** Learns which columns a query needs. */
-    static final class Builder implements ScanBuilder, SupportsPushDownRequiredColumns {
-        private final Source source;
-        private final StructType schema;
-        private final CaseInsensitiveStringMap options;
-        private StructType columns;
+    static class Builder implements ScanBuilder, SupportsPushDownRequiredColumns {
+        final Source source;
+        final StructType schema;
+        final CaseInsensitiveStringMap options;
+        StructType columns;
 
         Builder(Source source, StructType schema, CaseInsensitiveStringMap options) {
             this.source = source;
@@ -107,7 +98,8 @@ final class ColumnScan extends PythonScan {
         }
     }
 
-    private static final class ColumnBatch extends PythonBatch {
+    /** Spark's tasks of a source in Python, which hand on columns. */
+    static final class ColumnBatch extends PythonBatch {
         ColumnBatch(
                 PythonDataSourceV2 source,
                 String name,

@@ -1,0 +1,306 @@
+"""A folder of tables as a catalog of Spark: the answers to what its classes in Java ask.
+
+A name is a path below the root: `lake.sales.events` is the table in the folder `sales/events`,
+and `lake.sales.events.files` what it is made of, unless that is a table itself.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from phalanx.errors import NotPartitioned, PhalanxError
+from phalanx.model.rendering import to_datafusion
+from phalanx.model.schema import Schema
+from phalanx.spark import catalog_changes
+from phalanx.spark.catalog_partitioning import clusters, described, orders
+from phalanx.spark.conditions import Translator, together
+from phalanx.spark.options import READ, Options
+from phalanx.spark.partitioning import texts
+from phalanx.spark.reading import METADATA_TABLES, schema_of
+from phalanx.spark.types import spark_schema
+from phalanx.storage import table_folders
+from phalanx.storage.failures import told
+from phalanx.storage.location import Location
+from phalanx.table.table import Table, open
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_KEYS = {"spec_id", "location", "read_version", "rows", "bytes"}
+_MISSING = {"missing": True}
+# The location follows from the name: Spark shows no LOCATION in SHOW CREATE TABLE then.
+_OURS = {"provider": "phalanx", "is_managed_location": "true"}
+
+
+def answer(question: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to one question about a catalog; `missing` where its object is not there."""
+    catalog = Catalog(Location.of(question["root"], question["storage"] or None))
+    name = question["name"]
+    with told(f"{question['do'].replace('_', ' ')} in {catalog.root}"):
+        match question["do"]:
+            case "load":
+                return catalog.load(name, question.get("version"), question.get("time"))
+            case "list":
+                return catalog.listed(name)
+            case "create":
+                return catalog.create(name, question)
+            case "stage":
+                return catalog.stage(name, question)
+            case "finish":
+                return catalog.finish(name, question["staged"])
+            case "abort":
+                return catalog.abort(question["staged"])
+            case "alter":
+                return catalog.alter(name, question["changes"])
+            case "drop":
+                return catalog.drop(name)
+            case "create_namespace":
+                return catalog.create_namespace(name)
+            case "drop_namespace":
+                return catalog.drop_namespace(name)
+            case "where":
+                return {"where": _where(open_at(question), question)}
+            case "delete":
+                table = open_at(question)
+                return {"deleted": table.delete(_where(table, question))}
+            case "partitions":
+                return partitions(open_at(question))
+    raise AssertionError(question["do"])
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """A folder of tables."""
+
+    root: Location
+
+    def place(self, name: Sequence[str]) -> Location:
+        """Where a name is."""
+        found = self.root
+        for part in name:
+            found = found.child(part)
+        return found
+
+    def _table(self, name: Sequence[str]) -> Table | None:
+        if not all(map(table_folders.is_name, name)):
+            return None
+        place = self.place(name)
+        try:
+            return open(place.uri, storage_options=place.storage_options)
+        except NotPartitioned:
+            return None
+
+    # ── tables ───────────────────────────────────────────────────────────────────────────────
+
+    def load(self, name: Sequence[str], version: str | None, time: int | None) -> dict[str, Any]:
+        """What Spark needs to know of a table, as of a snapshot or a time in microseconds."""
+        snapshot = _snapshot(version, time)
+        table = self._table(name)
+        if table is not None:
+            return _loaded(table, snapshot)
+        kind = name[-1].lower()
+        parent = self._table(name[:-1]) if len(name) > 1 and kind in METADATA_TABLES else None
+        if parent is None:
+            return _MISSING
+        shown = parent if snapshot is None else parent.at(snapshot)
+        options = Options.of({"path": parent.uri, "metadata_table": kind}, READ, "read")
+        return {
+            "path": parent.uri,
+            "schema": schema_of(options, shown).json(),
+            "options": {"metadata_table": kind, **_snapshot_option(snapshot)},
+            "read_only": True,
+            "partitioning": [],
+            "properties": {**_OURS, "location": parent.uri},
+            "version": None,
+        }
+
+    def listed(self, name: Sequence[str]) -> dict[str, Any]:
+        """The tables and the namespaces in a namespace."""
+        if not all(map(table_folders.is_name, name)):
+            return _MISSING
+        found = table_folders.listed(self.place(name))
+        if found is None or self._table(name) is not None:
+            return _MISSING if name or found is not None else {"tables": [], "namespaces": []}
+        return {"tables": found.tables, "namespaces": found.folders}
+
+    def create(self, name: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any]:
+        """A new table; `exists` where there is one already."""
+        if self._table(name) is not None:
+            return {"exists": True}
+        self._check_free(name)
+        table = catalog_changes.made(self.place(name), question)
+        return _loaded(table, None)
+
+    def _check_free(self, name: Sequence[str]) -> None:
+        table_folders.check_name(name)
+        place = self.place(name)
+        if table_folders.holds_anything(place):
+            raise PhalanxError(
+                f"Cannot create {place}: there is a folder that is no table of Phalanx. Choose "
+                "another name, or remove what is there."
+            )
+        for end in range(1, len(name)):
+            if self._table(name[:end]) is not None:
+                raise PhalanxError(
+                    f"Cannot create {place}: {self.place(name[:end])} is a table, and a table "
+                    "holds no others. Choose another name."
+                )
+
+    def alter(self, name: Sequence[str], changes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The table with other columns or properties."""
+        table = self._table(name)
+        if table is None:
+            return _MISSING
+        catalog_changes.alter(table, changes)
+        return _loaded(table, None)
+
+    def drop(self, name: Sequence[str]) -> dict[str, Any]:
+        """Remove a table and its rows; nothing but a table of Phalanx is removed."""
+        place = self.place(name)
+        if self._table(name) is not None:
+            table_folders.remove_table(place)
+            return {"dropped": True}
+        if not table_folders.holds_anything(place):
+            return {"dropped": False}
+        raise PhalanxError(
+            f"Cannot drop {place}: it is no table of Phalanx, and may be anything. Remove it by "
+            "other means if you are sure."
+        )
+
+    # ── tables that become visible with their rows ───────────────────────────────────────────
+
+    def stage(self, name: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any]:
+        """A new table that takes the place of its name when it is finished.
+
+        On a file system it is made in a hidden folder beside it. Object stores move nothing:
+        there it is made at its place, which must be free, and removed if it is aborted.
+        """
+        exists = self._table(name) is not None
+        if exists and not question["may_replace"]:
+            return {"exists": True}
+        if not exists and not question["may_create"]:
+            return _MISSING
+        place = self.place(name)
+        if not exists:
+            self._check_free(name)
+        elif not place.is_local:
+            raise PhalanxError(
+                f"Cannot replace {place} at once: an object store moves no folders. Write its "
+                "rows anew with INSERT OVERWRITE, or drop it first."
+            )
+        staged = place
+        if place.is_local:
+            staged = self.place([*name[:-1], f"_staged-{uuid.uuid4().hex}"])
+        table = catalog_changes.made(staged, question)
+        return {**_loaded(table, None), "staged": staged.uri}
+
+    def finish(self, name: Sequence[str], staged: str) -> dict[str, Any]:
+        """Have a staged table take its place, and what is there go."""
+        place, source = self.place(name), Location.of(staged, self.root.storage_options)
+        if source == place:
+            return {}
+        old = None
+        if self._table(name) is not None:
+            old = self.place([*name[:-1], f"_replaced-{uuid.uuid4().hex}"])
+        table_folders.move_table(source, place, old)
+        if old is not None:
+            table_folders.remove_table(old)
+        return {}
+
+    def abort(self, staged: str) -> dict[str, Any]:
+        """Remove a staged table."""
+        table_folders.remove_table(Location.of(staged, self.root.storage_options))
+        return {}
+
+    # ── namespaces ───────────────────────────────────────────────────────────────────────────
+
+    def create_namespace(self, name: Sequence[str]) -> dict[str, Any]:
+        """A folder; in an object store it is there with its first table."""
+        table_folders.check_name(name)
+        place = self.place(name)
+        if table_folders.holds_anything(place):
+            return {"exists": True}
+        table_folders.make_folder(place)
+        return {}
+
+    def drop_namespace(self, name: Sequence[str]) -> dict[str, Any]:
+        """Remove an empty folder."""
+        place = self.place(name)
+        if not all(map(table_folders.is_name, name)) or not table_folders.holds_anything(place):
+            return _MISSING
+        found = table_folders.listed(place)
+        if found is None or found.tables or found.folders or not table_folders.is_empty(place):
+            return {"filled": True}
+        table_folders.remove_folder(place)
+        return {}
+
+
+def open_at(question: Mapping[str, Any]) -> Table:
+    """The table that a question is about, by its path."""
+    return open(question["path"], storage_options=question["storage"] or None)
+
+
+def _loaded(table: Table, snapshot: int | datetime | None) -> dict[str, Any]:
+    held = table if snapshot is None else table.at(snapshot)
+    schema, spec = Schema.of(held.schema), held.spec
+    return {
+        "path": table.uri,
+        "schema": spark_schema(held.schema).json(),
+        # A query that reads the table twice reads the same rows.
+        "options": _snapshot_option(held.newest_snapshot if snapshot is None else snapshot),
+        "read_only": snapshot is not None,
+        "partitioning": described(spec, schema),
+        "clusters": clusters(spec, schema),
+        "orders": orders(spec, schema),
+        "properties": {**_OURS, "location": table.uri, "transaction": held.mode},
+        "version": None if snapshot is not None else str(held._refreshed().version),
+    }
+
+
+def _snapshot(version: str | None, time: int | None) -> int | datetime | None:
+    if time is not None:
+        return _EPOCH + timedelta(microseconds=time)
+    if version is None:
+        return None
+    if not version.strip().isdecimal():
+        raise PhalanxError(
+            f"Cannot read VERSION AS OF {version!r}: expected the id of a snapshot, a number. See "
+            "the table's .snapshots."
+        )
+    return int(version)
+
+
+def _snapshot_option(snapshot: int | datetime | None) -> dict[str, str]:
+    match snapshot:
+        case None:
+            return {}
+        case datetime():
+            return {"snapshot": snapshot.isoformat()}
+    return {"snapshot": str(snapshot)}
+
+
+def _where(table: Table, question: Mapping[str, Any]) -> str:
+    """The conditions of Spark as a predicate that is TRUE for the same rows, and for no others."""
+    translator = Translator(Schema.of(table.schema), question["zone"], trusts_floats=True)
+    found = [translator.truth(tree) for tree in question["conditions"]]
+    for condition, text in zip(found, question["texts"], strict=True):
+        if not condition.exact or condition.on_rows != condition.predicate:
+            raise PhalanxError(
+                f"Cannot change rows of {table.uri} by {text}: Spark's meaning of it cannot be "
+                "told exactly. Compare columns with constants (=, <, IN, LIKE 'a%', IS NULL, AND, "
+                "OR, NOT), or write the predicate in phalanx.open(...).delete(where)."
+            )
+    return to_datafusion(together(found).predicate)
+
+
+def partitions(table: Table) -> dict[str, Any]:
+    """The partitions that have rows, by the fields of all specs."""
+    found = table.partitions()
+    filled = found.filter([rows > 0 for rows in found.column("rows").to_pylist()])
+    names = [name for name in filled.column_names if name not in _NOT_KEYS]
+    keys = filled.select(names)
+    columns = [texts(keys.column(name).combine_chunks(), keys.schema.field(name)) for name in names]
+    rows = list(dict.fromkeys(zip(*columns, strict=True)))
+    return {"schema": spark_schema(keys.schema).json(), "rows": rows}

@@ -1,0 +1,110 @@
+package phalanx.bridge;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.Objects;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.HasPartitionKey;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** The tasks of a scan, which Python is asked for once; two that read the same rows are equal. */
+final class TableBatch implements Batch {
+    private final Source source;
+    private final StructType columns;
+    private final CaseInsensitiveStringMap options;
+    private final Question question;
+    private final StructType keyTypes;
+    private InputPartition[] partitions;
+    private long leaves = -1;
+    private ColumnScan.ColumnBatch columnBatch;
+
+    TableBatch(
+            Source source,
+            StructType columns,
+            CaseInsensitiveStringMap options,
+            Question question,
+            StructType keyTypes) {
+        this.source = source;
+        this.columns = columns;
+        this.options = options;
+        this.question = question;
+        this.keyTypes = keyTypes;
+    }
+
+    private synchronized void plan() {
+        if (partitions != null) {
+            return;
+        }
+        JsonNode planned = question.ask("tasks");
+        Base64.Decoder base64 = Base64.getDecoder();
+        JsonNode keys = planned.get("keys");
+        InputPartition[] made = new InputPartition[planned.get("tasks").size()];
+        for (int i = 0; i < made.length; i++) {
+            byte[] task = base64.decode(planned.get("tasks").get(i).asText());
+            made[i] =
+                    keys.isNull()
+                            ? new PythonInputPartition(i, task)
+                            : new KeyedPartition(i, task, Values.row(keys.get(i), keyTypes));
+        }
+        byte[] function = base64.decode(planned.get("function").asText());
+        List<byte[]> none = new ArrayList<>();
+        PythonDataSourceReadInfo info =
+                new PythonDataSourceReadInfo(
+                        function, CollectionConverters.asScala(none).toSeq());
+        columnBatch =
+                new ColumnScan.ColumnBatch(Source.planned(info), Source.NAME, columns, options);
+        partitions = made;
+        leaves = planned.get("partitions").asLong();
+    }
+
+    /** How many leaves the tasks read; less than 0 before they are planned. */
+    long leaves() {
+        return leaves;
+    }
+
+    @Override
+    public InputPartition[] planInputPartitions() {
+        plan();
+        return partitions;
+    }
+
+    @Override
+    public PartitionReaderFactory createReaderFactory() {
+        plan();
+        return columnBatch.createReaderFactory();
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof TableBatch batch && question.equals(batch.question);
+    }
+
+    @Override
+    public int hashCode() {
+        return Objects.hash(question);
+    }
+
+    private static final class KeyedPartition extends PythonInputPartition
+            implements HasPartitionKey {
+        private final InternalRow key;
+
+        KeyedPartition(int index, byte[] task, InternalRow key) {
+            super(index, task);
+            this.key = key;
+        }
+
+        @Override
+        public InternalRow partitionKey() {
+            return key;
+        }
+    }
+}

@@ -1,0 +1,243 @@
+package phalanx.bridge;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.BooleanNode;
+import com.fasterxml.jackson.databind.node.IntNode;
+import com.fasterxml.jackson.databind.node.NullNode;
+import com.fasterxml.jackson.databind.node.TextNode;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.OptionalLong;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportPartitioning;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.connector.read.partitioning.KeyGroupedPartitioning;
+import org.apache.spark.sql.connector.read.partitioning.Partitioning;
+import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** A read of a table: Python has planned it, and Spark is told what there is to know. */
+final class TableScan extends PythonScan
+        implements SupportsReportStatistics, SupportsReportPartitioning, SupportsRuntimeV2Filtering {
+    private final Source source;
+    private final StructType schema;
+    private final StructType columns;
+    private final CaseInsensitiveStringMap options;
+    private final Question question;
+    private final Integer limit;
+    private final boolean keyed;
+    private JsonNode described;
+    private ArrayNode runtime = Planner.JSON.createArrayNode();
+    private TableBatch last;
+    private boolean streams;
+
+    TableScan(
+            Source source,
+            StructType schema,
+            StructType columns,
+            CaseInsensitiveStringMap options,
+            Question question,
+            Integer limit) {
+        this(source, schema, columns, options, about(question, columns), limit, true, null);
+    }
+
+    private TableScan(
+            Source source,
+            StructType schema,
+            StructType columns,
+            CaseInsensitiveStringMap options,
+            Question question,
+            Integer limit,
+            boolean keyed,
+            JsonNode described) {
+        super(source, Source.NAME, columns, options, new Filter[0]);
+        this.source = source;
+        this.schema = schema;
+        this.columns = columns;
+        this.options = options;
+        this.question = question;
+        this.limit = limit;
+        this.keyed = keyed;
+        this.described = described;
+    }
+
+    private static Question about(Question question, StructType columns) {
+        ArrayNode names = Planner.JSON.createArrayNode();
+        for (String name : columns.fieldNames()) {
+            names.add(name);
+        }
+        return question.with("columns", names);
+    }
+
+    /** The same scan, of which nobody needs to know the keys: small leaves share a task. */
+    TableScan packed() {
+        return new TableScan(source, schema, columns, options, question, limit, false, described);
+    }
+
+    /** Whether it has conditions that tell more than that a value is there. */
+    boolean isFiltered() {
+        return question.isFiltered();
+    }
+
+    private synchronized JsonNode described() {
+        if (described == null) {
+            described = question.ask("describe");
+        }
+        return described;
+    }
+
+    @Override
+    public ColumnarSupportMode columnarSupportMode() {
+        return streams ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
+    }
+
+    /** Streams are read as Spark does it. */
+    @Override
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        streams = true;
+        return super.toMicroBatchStream(checkpoint);
+    }
+
+    @Override
+    public Batch toBatch() {
+        Question tasks =
+                question.with("schema", TextNode.valueOf(columns.json()))
+                        .with("limit", limit == null ? NullNode.instance : IntNode.valueOf(limit))
+                        .with("keyed", BooleanNode.valueOf(keyed && isKeyed()))
+                        .with("runtime", runtime)
+                        .with("batch_rows", IntNode.valueOf(batchRows()));
+        last = new TableBatch(source, columns, options, tasks, keyed ? keyTypes() : null);
+        return last;
+    }
+
+    private static int batchRows() {
+        int rows = SQLConf.get().arrowMaxRecordsPerBatch();
+        return rows > 0 ? rows : Integer.MAX_VALUE;
+    }
+
+    private static boolean isKeyed() {
+        return SQLConf.get().v2BucketingEnabled();
+    }
+
+    private StructType keyTypes() {
+        if (!isKeyed()) {
+            return null;
+        }
+        JsonNode keys = described().get("keys");
+        StructField[] types = new StructField[keys.size()];
+        for (int i = 0; i < types.length; i++) {
+            StructField column = schema.apply(keys.get(i).get("column").asText());
+            boolean isColumn = keys.get(i).get("type").asText().equals("identity");
+            types[i] = isColumn ? column : column.copy(
+                    column.name(), DataTypes.IntegerType, true, column.metadata());
+        }
+        return types.length == 0 ? null : new StructType(types);
+    }
+
+    // ── what Spark may know ──────────────────────────────────────────────────────────────────
+
+    @Override
+    public Statistics estimateStatistics() {
+        JsonNode known = described();
+        long rows = known.get("rows").asLong();
+        // Files hold all columns: those that are read have their part of the bytes.
+        double part = (double) columns.defaultSize() / Math.max(1, schema.defaultSize());
+        long bytes = (long) Math.ceil(known.get("bytes").asLong() * part);
+        return new Statistics() {
+            @Override
+            public OptionalLong sizeInBytes() {
+                return OptionalLong.of(Math.max(1, bytes));
+            }
+
+            @Override
+            public OptionalLong numRows() {
+                return OptionalLong.of(rows);
+            }
+        };
+    }
+
+    @Override
+    public Partitioning outputPartitioning() {
+        JsonNode keys = described().get("keys");
+        if (!keyed || keys.isEmpty()) {
+            return new UnknownPartitioning(0);
+        }
+        Expression[] transforms = new Expression[keys.size()];
+        for (int i = 0; i < transforms.length; i++) {
+            transforms[i] = transform(keys.get(i));
+        }
+        return new KeyGroupedPartitioning(transforms, described().get("groups").asInt());
+    }
+
+    private static Expression transform(JsonNode key) {
+        String column = quoted(key.get("column").asText());
+        String type = key.get("type").asText();
+        if (type.equals("identity")) {
+            return Expressions.identity(column);
+        }
+        if (type.equals("bucket")) {
+            return Expressions.bucket(key.get("num_buckets").asInt(), column);
+        }
+        return Expressions.apply(type, Expressions.column(column));
+    }
+
+    private static String quoted(String name) {
+        return "`" + name.replace("`", "``") + "`";
+    }
+
+    @Override
+    public NamedReference[] filterAttributes() {
+        JsonNode names = described().get("filters");
+        NamedReference[] found = new NamedReference[names.size()];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = Expressions.column(quoted(names.get(i).asText()));
+        }
+        return found;
+    }
+
+    @Override
+    public void filter(Predicate[] predicates) {
+        runtime = Tree.of(predicates);
+    }
+
+    @Override
+    public String description() {
+        if (streams) {
+            return super.description();
+        }
+        JsonNode known = described();
+        String limited = limit == null ? "" : ", limit " + limit;
+        // Once it has run, what other sides of joins have pruned is known too.
+        boolean isPlanned = last != null && last.leaves() >= 0;
+        return String.format(
+                "phalanx: %,d of %,d partitions, where %s%s",
+                isPlanned ? last.leaves() : known.get("partitions").asLong(),
+                known.get("total").asLong(),
+                known.get("where").asText(),
+                limited);
+    }
+
+    @Override
+    public scala.collection.immutable.Map<String, String> getMetaData() {
+        Map<String, String> told = new HashMap<>();
+        if (!streams) {
+            told.put("Planned", description());
+        }
+        return scala.collection.immutable.Map.from(CollectionConverters.asScala(told));
+    }
+}

@@ -1,0 +1,143 @@
+"""What Spark is told of the partitions it reads: by which columns, and the key of each task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from phalanx.model.buckets import Bucket
+from phalanx.model.calendar_parts import DATE_CHAIN
+from phalanx.model.grouping import group, order_of
+from phalanx.model.spec import PartitionField
+from phalanx.model.transform import Identity
+from phalanx.spark.queries import Found
+from phalanx.spark.types import arrow_schema, fitted, spark_schema
+from phalanx.table.splitting import Piece, ScanTask, packed_tasks
+
+# With more leaves than these, a task for each of them costs more than a shuffle saves.
+MOST_PARTITIONS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A partition field that Spark can compute itself, from a column that it reads."""
+
+    field: PartitionField
+    column: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The field as the classes in Java take it."""
+        return {"column": self.column, **self.field.derivation.to_json()}
+
+
+def plain_type(kind: pa.DataType) -> bool:
+    """Whether equal values of the type are the same to Spark, and it loses none of them."""
+    if pt.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pt.is_timestamp(kind):
+        return bool(kind.unit != "ns")
+    return bool(
+        pt.is_boolean(kind)
+        or pt.is_integer(kind)
+        or pt.is_decimal(kind)
+        or pt.is_string(kind)
+        or pt.is_large_string(kind)
+        or pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+        or pt.is_date32(kind)
+    )
+
+
+def identity_columns(found: Found) -> dict[str, PartitionField]:
+    """The columns that have one value in each leaf, and the field that holds it."""
+    return {
+        path[0]: field
+        for field, path in _of_columns(found)
+        if isinstance(field.derivation, Identity) and plain_type(field.result_type)
+    }
+
+
+def keys_of(found: Found, columns: Sequence[str]) -> list[Key]:
+    """By what the leaves are partitioned, all of them, as far as Spark reads the columns."""
+    if not 0 < len(found.leaves) <= MOST_PARTITIONS:
+        return []
+    return [
+        Key(field, path[0])
+        for field, path in _of_columns(found)
+        if path[0] in columns and is_known_to_java(field, found.schema.arrow.field(path[0]).type)
+    ]
+
+
+def _of_columns(found: Found) -> Iterator[tuple[PartitionField, tuple[str, ...]]]:
+    for field in found.common_fields():
+        paths = [found.schema.path_of(source) for source in field.source_ids]
+        if len(paths) == 1 and paths[0] is not None and len(paths[0]) == 1:
+            yield field, paths[0]
+
+
+def is_known_to_java(field: PartitionField, source: pa.DataType) -> bool:
+    """Whether the classes in Java compute the same value from what Spark sees of the column."""
+    if not plain_type(source) or pt.is_boolean(source):
+        return False
+    if isinstance(field.derivation, Identity):
+        return True
+    if isinstance(field.derivation, Bucket):
+        # Spark has decimals for them, which are hashed in another way.
+        return source != pa.uint64() and not (pt.is_decimal(source) and source.scale < 0)
+    return field.derivation in DATE_CHAIN
+
+
+def keyed_tasks(
+    found: Found, keys: Sequence[Key], wanted_bytes: int | None
+) -> tuple[list[ScanTask], list[list[str | None]]]:
+    """Tasks that have rows of one key each, in the order of the keys, and these keys."""
+    table = pa.table(
+        [found.values(key.field) for key in keys], names=[str(n) for n in range(len(keys))]
+    )
+    groups = group(table, len(found.leaves))
+    members: list[list[Piece]] = [[] for _ in range(groups.count)]
+    for code, leaf in zip(groups.codes.tolist(), found.leaves, strict=True):
+        members[code].extend(leaf.pieces)
+    shown = [
+        texts(column.combine_chunks(), found.schema.arrow.field(key.column))
+        if isinstance(key.field.derivation, Identity)
+        else texts(column.combine_chunks(), pa.field("", pa.int32()))
+        for key, column in zip(keys, groups.keys.columns, strict=True)
+    ]
+    tasks: list[ScanTask] = []
+    values: list[list[str | None]] = []
+    for place in order_of(groups.keys).to_pylist():
+        made = packed_tasks(members[place], wanted_bytes)
+        tasks += made
+        values += [[column[place] for column in shown]] * len(made)
+    return tasks, values
+
+
+def texts(values: pa.Array, field: pa.Field) -> list[str | None]:
+    """Values of a column as text, from which Java makes what Spark has for them."""
+    kind = arrow_schema(spark_schema(pa.schema([field]))).field(0).type
+    array = fitted(values, kind)
+    if pt.is_date32(kind):
+        array = array.cast(pa.int32())
+    elif pt.is_timestamp(kind):
+        array = array.cast(pa.int64())
+    found = array.to_pylist()
+    if pt.is_binary(kind):
+        return [None if value is None else value.hex() for value in found]
+    if pt.is_boolean(kind):
+        return [None if value is None else str(value).lower() for value in found]
+    if pt.is_decimal(kind):
+        return [None if value is None else format(value, "f") for value in found]
+    return [None if value is None else str(value) for value in found]
+
+
+def counted(found: Found) -> tuple[int, int]:
+    """The rows and the bytes of the leaves."""
+    sizes = [(piece.rows, piece.size) for leaf in found.leaves for piece in leaf.pieces]
+    rows, size = np.sum(np.array(sizes, dtype=np.int64).reshape(-1, 2), axis=0)
+    return int(rows), int(size)

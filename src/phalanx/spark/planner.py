@@ -1,0 +1,176 @@
+"""A process that answers the classes in Java: they ask on its standard input, in JSON.
+
+A question and its answer are each a length in four bytes, then the text. The process ends with
+the one that asks.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import struct
+import sys
+import traceback
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType, _parse_datatype_json_string
+from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
+
+from phalanx.errors import PhalanxError
+from phalanx.model.rendering import summary
+from phalanx.spark import catalog
+from phalanx.spark.answers import answer
+from phalanx.spark.options import READ, Options
+from phalanx.spark.partitioning import counted, identity_columns, keyed_tasks, keys_of
+from phalanx.spark.queries import Query
+from phalanx.spark.reading import ScanPartition, TaskReader, check_schema
+from phalanx.table.splitting import first_rows, packed_tasks
+
+# Queries that are being planned at one time, in one process.
+_MOST_QUERIES = 16
+
+
+class Planner:
+    """Answers questions about queries, and remembers each query for its next question."""
+
+    def __init__(self) -> None:
+        self._queries: OrderedDict[str, Query] = OrderedDict()
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to one question of the classes in Java."""
+        if "catalog" in question:
+            return catalog.answer(question)
+        query = self._query(question)
+        match question["ask"]:
+            case "conditions":
+                found = query.conditions(question["conditions"])
+                return {"exact": [condition.exact for condition in found]}
+            case "aggregate":
+                rows = answer(
+                    query.found(question["conditions"]), question["by"], question["functions"]
+                )
+                return {"rows": rows}
+            case "describe":
+                return _described(query, question)
+            case "tasks":
+                return _tasks(query, question)
+        raise AssertionError(question["ask"])
+
+    def _query(self, question: Mapping[str, Any]) -> Query:
+        name = question["query"]
+        if name not in self._queries:
+            source = cloudpickle.loads(base64.b64decode(question["source"]))
+            options = Options.of(source.options, READ, "read")
+            self._queries[name] = Query(options, source._snapshot, question["zone"])
+            while len(self._queries) > _MOST_QUERIES:
+                self._queries.popitem(last=False)
+        self._queries.move_to_end(name)
+        return self._queries[name]
+
+
+def _described(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
+    found = query.found(question["conditions"])
+    filled = found.filled
+    keys = keys_of(filled, question["columns"])
+    rows, size = counted(found)
+    return {
+        "partitions": len(found.leaves),
+        "total": found.plan.total_partitions,
+        "where": summary(found.plan.predicate),
+        "rows": rows,
+        "bytes": size,
+        "keys": [key.to_json() for key in keys],
+        "groups": len(filled.leaves),
+        "filters": [name for name in identity_columns(filled) if name in question["columns"]],
+    }
+
+
+def _tasks(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
+    schema = _parse_datatype_json_string(question["schema"])
+    assert isinstance(schema, StructType)
+    check_schema(schema, query.schema.arrow, query.manifest.root.uri)
+    found = query.found(question["conditions"])
+    keys = keys_of(found.filled, question["columns"]) if question["keyed"] else []
+    for condition in query.conditions(question["runtime"]):
+        found = found.pruned(condition.predicate)
+    values: list[list[str | None]] | None = None
+    read = len(found.leaves)
+    if keys:
+        tasks, values = keyed_tasks(found.filled, keys, query.split_size)
+    else:
+        pieces = [piece for leaf in found.leaves for piece in leaf.pieces]
+        if question["limit"] is not None:
+            pieces = first_rows(pieces, question["limit"])
+            read = len({piece.scan.location.uri for piece in pieces})
+        tasks = packed_tasks(pieces, query.split_size)
+    source = cloudpickle.loads(base64.b64decode(question["source"]))
+    source.options = {}
+    made: list[InputPartition] = [
+        ScanPartition(task.reading(tuple(schema.names))) for task in tasks
+    ]
+    function, *blobs = _pickled(TaskReader(made, schema), source, schema, question["batch_rows"])
+    return {
+        "function": base64.b64encode(function).decode(),
+        "tasks": [base64.b64encode(blob).decode() for blob in blobs[: len(made)]],
+        "keys": values,
+        "partitions": read,
+    }
+
+
+def _pickled(reader: TaskReader, source: Any, schema: StructType, batch_rows: int) -> list[bytes]:
+    """The function that reads a task, then the tasks, as Spark has them of a source in Python."""
+    out = io.BytesIO()
+    write_read_func_and_partitions(
+        out,
+        reader=reader,
+        data_source=source,
+        schema=schema,
+        max_arrow_batch_size=batch_rows,
+        binary_as_bytes=True,
+    )
+    out.seek(0)
+    function = _read(out)
+    out.read(4)
+    found = []
+    while (blob := _read(out)) is not None:
+        found.append(blob)
+    assert function is not None
+    return [function, *found]
+
+
+def _read(stream: BinaryIO) -> bytes | None:
+    head = stream.read(4)
+    return stream.read(struct.unpack("!i", head)[0]) if len(head) == 4 else None
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, PhalanxError):
+        return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    return "".join(traceback.format_exception(error))
+
+
+def main() -> None:
+    """Answer until the one that asks is gone."""
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # What others print is no answer.
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    planner = Planner()
+    while (question := _read(questions)) is not None:
+        try:
+            found = planner.answer(json.loads(question))
+        except Exception as error:
+            found = {"error": _told(error)}
+        text = json.dumps(found).encode()
+        answers.write(struct.pack("!i", len(text)) + text)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Folders of tables: which tables and folders are in one, and how a whole table goes away.
+
+A folder is a table if it has a manifest, and a Lance table of its own if it has versions; every
+other folder may hold tables. Names that begin with `_` or `.` are hidden.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.errors import PhalanxError
+from phalanx.storage.files import Folder
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import DIRECTORY
+from phalanx.storage.parallel import in_parallel
+
+_LANCE_VERSIONS = "_versions"
+_HIDDEN = ("_", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What is in a folder, in the order of the names."""
+
+    tables: tuple[str, ...]
+    folders: tuple[str, ...]
+
+
+def listed(location: Location) -> Listed | None:
+    """The tables and folders directly in a folder; None if there is no such folder."""
+    names = _names(location)
+    if names is None:
+        return None
+    shown = [name for name in names if not name.startswith(_HIDDEN)]
+    inside = in_parallel(lambda name: _names(location.child(name)) or [], shown)
+    kinds = dict(zip(shown, inside, strict=True))
+    return Listed(
+        tuple(name for name in shown if DIRECTORY in kinds[name]),
+        tuple(
+            name
+            for name in shown
+            if DIRECTORY not in kinds[name] and _LANCE_VERSIONS not in kinds[name]
+        ),
+    )
+
+
+def holds_anything(location: Location) -> bool:
+    """Whether there is a file or a folder at a place."""
+    if location.is_local:
+        return _path(location).exists()
+    return bool(Folder(location).files())
+
+
+def is_empty(location: Location) -> bool:
+    """Whether nothing is in a folder."""
+    return not (any(_path(location).iterdir()) if location.is_local else Folder(location).files())
+
+
+def _names(location: Location) -> list[str] | None:
+    """The names of the folders in a folder, also of the hidden ones."""
+    if location.is_local and not _path(location).is_dir():
+        return None
+    return Folder(location).folders()
+
+
+def is_name(part: str) -> bool:
+    """Whether it can be the name of a folder that is not hidden."""
+    return bool(part) and not part.startswith(_HIDDEN) and "/" not in part and "\\" not in part
+
+
+def check_name(name: Sequence[str]) -> None:
+    """Refuse a name that cannot be that of a folder, or is hidden."""
+    for part in name:
+        if not is_name(part):
+            raise PhalanxError(
+                f"Cannot use the name {part!r}: it becomes the name of a folder. Expected one "
+                "without slashes that does not begin with '_' or '.'."
+            )
+
+
+def make_folder(location: Location) -> None:
+    """Make a folder; object stores have none before there is something in it."""
+    if location.is_local:
+        _path(location).mkdir(parents=True, exist_ok=True)
+
+
+def remove_folder(location: Location) -> None:
+    """Remove an empty folder."""
+    if location.is_local:
+        os.rmdir(_path(location))
+
+
+def remove_table(location: Location) -> None:
+    """Remove a table with all that is in its folder; it is gone with its manifest, first."""
+    folder = Folder(location)
+    paths = [file.path for file in folder.files()]
+    is_manifest = [path.startswith(f"{DIRECTORY}/") for path in paths]
+    for wanted in (True, False):
+        chosen = [path for path, is_one in zip(paths, is_manifest, strict=True) if is_one is wanted]
+        folder.delete(chosen)
+    if location.is_local:
+        shutil.rmtree(_path(location), ignore_errors=True)
+
+
+def move_table(source: Location, target: Location, set_aside: Location | None = None) -> None:
+    """Give a table on a file system another place.
+
+    What is there already goes to `set_aside`, and comes back if the table cannot take its place.
+    """
+    old = None if set_aside is None else _path(set_aside)
+    place = _path(target)
+    if old is not None:
+        place.rename(old)
+    try:
+        _path(source).rename(place)
+    except OSError as error:
+        if old is not None:
+            old.rename(place)
+        raise PhalanxError(
+            f"Cannot make the table {target}: {error.strerror}. Something else has come there "
+            "meanwhile. Remove it, or choose another name."
+        ) from None
+
+
+def _path(location: Location) -> Path:
+    return Path(location.uri.removeprefix("file://"))

@@ -1,0 +1,92 @@
+"""Random tables, specs, conditions and joins in SQL, beside Spark over parquet of the same rows."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import phalanx
+from spark import sql_tables
+from spark.sql_grammar import condition
+
+FIELDS = [
+    *("country", "flag", "n", "price", "name", "d"),
+    *("year(d)", "month(d)", "year(ts)", "year(local)", "day(local)"),
+    *("bucket(4, id)", "bucket(2, id)", "bucket(3, country)", "bucket(2, price)", "bucket(2, ts)"),
+    *("truncate(1, name)", "truncate(100, id)"),
+]
+KEYS = ["id", "country", "n", "price", "d", "ts", "local", "name"]
+KINDS = ["JOIN", "LEFT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
+ROUNDS = 30 if os.environ.get("PHALANX_PROFILE") == "soak" else 3
+
+
+def spec_of(chance: Random) -> str:
+    return ", ".join(chance.sample(FIELDS, chance.choice([1, 1, 2])))
+
+
+def made(spark: SparkSession, chance: Random, folder: Path, name: str) -> None:
+    """A table of some of the rows, under one to three specs, and its parquet."""
+    rows = sql_tables.rows().slice(chance.randrange(500), 60)
+    table = phalanx.create(
+        folder / name,
+        sql_tables.SCHEMA,
+        spec_of(chance),
+        transaction=chance.choice(["weak", "strong"]),
+    )
+    cuts = sorted(chance.randrange(60) for _ in range(chance.randrange(3)))
+    for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, 60], strict=True)):
+        if number:
+            table.evolve(spec_of(chance))
+        table.append(rows.slice(start, end - start))
+    pq.write_table(rows, folder / f"{name}.parquet")
+    spark.read.format("phalanx").load(str(folder / name)).createOrReplaceTempView(f"t_{name}")
+    spark.read.parquet(str(folder / f"{name}.parquet")).createOrReplaceTempView(f"p_{name}")
+
+
+def queries_of(chance: Random) -> list[str]:
+    filters = [f"SELECT id FROM {{}}_a AS f WHERE {condition(chance)}" for _ in range(5)]
+    groups = [
+        f"SELECT {key}, count(*) AS c, max(id) AS m FROM {{}}_a GROUP BY {key}"
+        for key in chance.sample(KEYS, 2)
+    ]
+    joins = []
+    for key in chance.sample(KEYS, 3):
+        kind = chance.choice(KINDS)
+        shown = "a.id" if kind.startswith(("LEFT SEMI", "LEFT ANTI")) else "a.id, b.id AS other"
+        where = f"(SELECT * FROM {{}}_a AS f WHERE {condition(chance, 1)})"
+        joins.append(f"SELECT {shown} FROM {where} a {kind} {{}}_b b ON a.{key} = b.{key}")
+    return [*filters, *groups, *joins]
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_they_agree(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    for name in "ab":
+        made(spark, chance, tmp_path, name)
+    queries = queries_of(chance)
+    before = spark.conf.get("spark.sql.autoBroadcastJoinThreshold")
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        found, expected = (
+            spark.sql(
+                " UNION ALL ".join(
+                    f"SELECT {number} AS q, to_json(struct(*)) AS row FROM "
+                    f"({query.replace('{}', view)})"
+                    for number, query in enumerate(queries)
+                )
+            ).collect()
+            for view in "tp"
+        )
+    finally:
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", before)
+    for number, query in enumerate(queries):
+        rows, own = (
+            Counter(row.row for row in each if row.q == number) for each in (found, expected)
+        )
+        assert rows == own, query

@@ -1,0 +1,204 @@
+"""A folder of tables as a catalog of Spark SQL: each statement, seen from outside of Spark too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.conftest import s3  # noqa: F401
+from integration.stores import Store
+from phalanx.errors import PhalanxError
+from phalanx.spark import bridge, configure
+from spark.joins import physical_plan
+from spark.lakes import Lake, lake_at, rows_of
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """A catalog without tables."""
+    return lake_at(spark, str(tmp_path / "lake"))
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_table_from_its_first_statement_to_its_last(lake: Lake) -> None:
+    assert lake.sql("SHOW TABLES IN lake") == []
+    lake.sql(
+        "CREATE TABLE lake.events (ts timestamp, user_id bigint NOT NULL, country string, v int) "
+        "PARTITIONED BY (years(ts), bucket(16, user_id), country) "
+        "TBLPROPERTIES (transaction='strong')"
+    )
+    table = lake.table("events")
+    assert repr(table).endswith("by year(ts), bucket(16, user_id), country>")
+    assert table.mode == "strong"
+    assert not table.schema.field("user_id").nullable
+    described = dict(row[:2] for row in lake.sql("DESCRIBE EXTENDED lake.events"))
+    assert [described[f"Part {n}"] for n in range(3)] == [
+        "year(ts)",
+        "bucket(16, user_id)",
+        "country",
+    ]
+    assert "transaction=strong" in described["Table Properties"]
+    assert described["Location"] == table.uri
+    [(made,)] = lake.sql("SHOW CREATE TABLE lake.events")
+    lake.sql(made.replace(f"{lake.name}.events", "lake.deep.er.events"))
+    assert lake.table("deep/er/events").spec.fields == table.spec.fields
+    assert lake.sql("SHOW TABLES IN lake") == [("", "events", False)]
+    assert lake.sql("SHOW NAMESPACES IN lake") == [("deep",)]
+    assert lake.sql("SHOW TABLES IN lake.deep.er") == [("deep.er", "events", False)]
+    lake.sql(
+        "INSERT INTO lake.events VALUES (timestamp'2024-12-31 23:00:00', 1, 'US', 1), "
+        "(timestamp'2024-06-01 00:00:00', 2, NULL, 2)"
+    )
+    # Partition values are in UTC, and the session is in New York.
+    keys = [
+        (row["ts_year"], row["user_id_bucket"], row["country"] or "null")
+        for row in table.partitions().to_pylist()
+    ]
+    assert sorted(key[::2] for key in keys) == [(2024, "null"), (2025, "US")]
+    shown = [f"ts_year={y}/user_id_bucket={b}/country={c}" for y, b, c in sorted(keys)]
+    assert sorted(row[0] for row in lake.sql("SHOW PARTITIONS lake.events")) == shown
+    assert lake.sql("SHOW PARTITIONS lake.events PARTITION (country='US')") == [(shown[1],)]
+    lake.sql("ALTER TABLE lake.events ADD COLUMNS (note string, more int)")
+    lake.sql("ALTER TABLE lake.events RENAME COLUMN v TO value")
+    lake.sql("ALTER TABLE lake.events ALTER COLUMN value TYPE bigint")
+    lake.sql("ALTER TABLE lake.events DROP COLUMN more")
+    assert table.schema.names == ["ts", "user_id", "country", "value", "note"]
+    assert table.schema.field("value").type == pa.int64()
+    assert lake.sql("SELECT value, note FROM lake.events WHERE country = 'US'") == [(1, None)]
+    lake.sql("ALTER TABLE lake.events SET TBLPROPERTIES (transaction='weak')")
+    assert table.mode == "weak"
+    lake.sql("DROP TABLE lake.events")
+    assert [path.name for path in Path(lake.root).iterdir()] == ["deep"]
+    lake.sql("DROP TABLE IF EXISTS lake.events")
+
+
+def test_the_past_and_what_a_table_is_made_of(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE lake.t (k string, n int) PARTITIONED BY (k) TBLPROPERTIES "
+        "(transaction='strong')"
+    )
+    for n in range(3):
+        lake.table("t").append(pa.table({"k": ["a"], "n": pa.array([n], pa.int32())}))
+    assert lake.sql("SELECT count(*) FROM lake.t VERSION AS OF 2") == [(1,)]
+    assert lake.sql("SELECT n FROM lake.t VERSION AS OF 3 WHERE n > 0") == [(1,)]
+    snapshots = lake.sql("SELECT id, string(time), rows_added FROM lake.t.snapshots ORDER BY id")
+    assert [row[::2] for row in snapshots] == [(1, 0), (2, 1), (3, 1), (4, 1)]
+    moment = f"SELECT max(n) FROM lake.t TIMESTAMP AS OF '{snapshots[2][1]}'"
+    assert lake.sql(moment) == [(1,)]
+    assert lake.spark.read.option("versionAsOf", 2).table(f"{lake.name}.t").count() == 1
+    assert lake.sql("SELECT k, rows FROM lake.t.partitions") == [("a", 3)]
+    assert lake.sql("SELECT count(*), sum(rows) FROM lake.t.files") == [(3, 3)]
+    assert lake.sql("SELECT partition_by FROM lake.t.specs") == [("k",)]
+    lake.refused("SELECT * FROM lake.t VERSION AS OF 9", "has no snapshot 9: expected one of 1 to")
+
+
+REFUSED = [
+    ("CREATE TABLE lake.u (a int) PARTITIONED BY (weeks(a))", "weeks.a.: expected one of"),
+    ("CREATE TABLE lake.u (a int) PARTITIONED BY (hours(a))", "year of column 'a'"),
+    ("CREATE TABLE lake.u (a int) USING parquet", "USING parquet"),
+    ("CREATE TABLE lake.u (a int) TBLPROPERTIES (x='y')", "property 'x'"),
+    ("CREATE TABLE lake.`_u` (a int)", "Cannot use the name '_u'"),
+    ("ALTER TABLE lake.t ADD COLUMN x int FIRST", "position 'FIRST'"),
+    ("ALTER TABLE lake.t DROP COLUMN k", "partitioned by k"),
+    ("ALTER TABLE lake.t SET TBLPROPERTIES (transaction='odd')", "transaction='odd'"),
+    ("ALTER TABLE lake.t RENAME TO lake.u", "the name of a table is its folder's"),
+    ("ALTER TABLE lake.t DROP PARTITION (k='a')", "partitions come and go with their rows"),
+    ("DROP TABLE lake.folder", "cannot be found"),
+    ("DELETE FROM lake.t WHERE upper(k) = 'A'", "Cannot change rows of .* by UPPER"),
+    ("INSERT INTO lake.t REPLACE WHERE n + 1 = 2 SELECT 'a', 1", r"by \(n \+ 1\) = 2"),
+]
+
+
+def test_what_is_refused_is_told_in_one_line_and_changes_nothing(lake: Lake) -> None:
+    lake.sql("CREATE TABLE lake.t (k string, n int) PARTITIONED BY (k)")
+    lake.table("t").append(pa.table({"k": ["a", "b"], "n": pa.array([1, 2], pa.int32())}))
+    (Path(lake.root) / "folder").mkdir()
+    for statement, message in REFUSED:
+        lake.refused(statement, message)
+    assert lake.sql("SHOW TABLES IN lake") == [("", "t", False)]
+    assert (Path(lake.root) / "folder").is_dir()
+    assert rows_of(lake.table("t")) == [("a", 1), ("b", 2)]
+    assert lake.table("t").schema.names == ["k", "n"]
+    other = lake_at(lake.spark, lake.root)
+    lake.spark.conf.set(f"spark.sql.catalog.{other.name}.colour", "red")
+    other.refused("SHOW TABLES IN lake", f"spark.sql.catalog.{other.name}.colour: there is no such")
+    lake.spark.conf.set(f"spark.sql.catalog.{lake.name}x", "phalanx.bridge.Catalog")
+    lake.refused("SHOW TABLES IN " + lake.name + "x", "it has no folder. Set spark.sql.catalog")
+
+
+def test_tables_that_are_made_of_rows_are_there_whole_or_not_at_all(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TABLE lake.made PARTITIONED BY (months(d), truncate(2, k)) "
+        "TBLPROPERTIES (transaction='strong') "
+        "AS SELECT id, date'2024-01-31' + int(id) AS d, 'k' || id AS k FROM range(4)"
+    )
+    table = lake.table("made")
+    assert repr(table).endswith("by year(d), month(d), truncate(2, k)>")
+    assert table.scan().count_rows() == 4
+    failing = "SELECT id, if(id = 3, raise_error('boom'), id) AS x FROM range(4)"
+    lake.refused(f"CREATE TABLE lake.failed AS {failing}", "boom")
+    lake.refused(f"CREATE OR REPLACE TABLE lake.made AS {failing}", "boom")
+    assert table.scan().count_rows() == 4
+    assert [path.name for path in Path(lake.root).iterdir()] == ["made"]
+    lake.sql("CREATE OR REPLACE TABLE lake.made PARTITIONED BY (x) AS SELECT 1 AS x UNION SELECT 2")
+    assert rows_of(lake.table("made")) == [(1,), (2,)]
+    assert lake.sql("SELECT x FROM lake.made ORDER BY x") == [(1,), (2,)]
+    lake.sql("REPLACE TABLE lake.made (y string)")
+    assert lake.sql("SELECT * FROM lake.made") == []
+    assert [path.name for path in Path(lake.root).iterdir()] == ["made"]
+
+
+def test_a_catalog_in_an_object_store(spark: SparkSession, s3: Store) -> None:  # noqa: F811
+    assert s3.storage_options is not None
+    lake = lake_at(spark, s3.fresh(), **s3.storage_options)
+    lake.sql("CREATE TABLE lake.a.t PARTITIONED BY (k) AS SELECT id, id % 2 AS k FROM range(4)")
+    lake.sql("INSERT INTO lake.a.t VALUES (9, 1)")
+    lake.sql("DELETE FROM lake.a.t WHERE id = 2 OR k = 1 AND id < 9")
+    assert lake.sql("SELECT id, k FROM lake.a.t ORDER BY id") == [(0, 0), (9, 1)]
+    assert lake.sql("SHOW TABLES IN lake.a") == [("a", "t", False)]
+    lake.refused("CREATE OR REPLACE TABLE lake.a.t AS SELECT 1 AS x", "moves no folders")
+    lake.sql("DROP TABLE lake.a.t")
+    assert s3.files(lake.root) == {}
+
+
+# ── reads ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_reads_are_planned_like_those_by_path(lake: Lake) -> None:
+    for name in ("a", "b"):
+        lake.sql(
+            f"CREATE TABLE lake.{name} (id bigint, k string) PARTITIONED BY (bucket(4, id)) "
+            "TBLPROPERTIES (transaction='strong')"
+        )
+        ids = list(range(40))
+        lake.table(name).append(pa.table({"id": ids, "k": [str(i % 3) for i in ids]}))
+    one = lake.frame("SELECT k FROM lake.a WHERE id = 7")
+    assert "1 of 4 partitions" in physical_plan(one)
+    assert one.collect() == [("1",)]
+    joined = lake.frame("SELECT /*+ MERGE(b) */ a.id, b.k FROM lake.a a JOIN lake.b b USING (id)")
+    assert "Exchange" not in physical_plan(joined)
+    assert joined.count() == 40
+    view = lake.spark.table(f"{lake.name}.a")
+    assert view.count() == 40
+    lake.sql("INSERT INTO lake.a VALUES (100, 'new')")
+    assert view.count() == 41
+    assert view.where("k = 'new'").collect() == [(100, "new")]
+
+
+# ── without the classes in Java ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("case", ["no jar", "left out"])
+def test_without_the_jar_it_says_what_it_needs(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = SparkSession.Builder().config("spark.sql.catalog.lake", "phalanx.bridge.Catalog")
+    if case == "no jar":
+        monkeypatch.setattr(bridge, "jar", lambda: None)
+    else:
+        builder = builder.config("spark.phalanx.bridge", "false")
+    with pytest.raises(PhalanxError, match="catalog 'lake' needs the classes in Java"):
+        configure(builder)
