@@ -25,6 +25,7 @@ from phalanx.spark.types import spark_schema
 from phalanx.storage import table_folders
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
 from phalanx.table.table import Table, open
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -255,8 +256,14 @@ def _loaded(table: Table, snapshot: int | datetime | None) -> dict[str, Any]:
         "clusters": clusters(spec, schema),
         "orders": orders(spec, schema),
         "properties": {**_OURS, "location": table.uri, "transaction": held.mode},
-        "version": None if snapshot is not None else str(held._refreshed().version),
+        "version": None if snapshot is not None else _version(held),
     }
+
+
+def _version(table: Table) -> str | None:
+    """What tells one state of the table from another; a layout without a manifest has nothing."""
+    listing = table._refreshed()
+    return str(listing.version) if isinstance(listing, Manifest) else None
 
 
 def _snapshot(version: str | None, time: int | None) -> int | datetime | None:

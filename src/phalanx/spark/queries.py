@@ -23,7 +23,7 @@ from phalanx.spark.conditions import Condition, Translator, Tree, together
 from phalanx.spark.options import Options
 from phalanx.spark.reading import table_of
 from phalanx.storage.failures import told
-from phalanx.storage.manifest import Manifest
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.parallel import in_parallel
 from phalanx.table.scan import Scan, bound, plan_of
 from phalanx.table.splitting import Piece, pieces
@@ -33,7 +33,7 @@ class Query:
     """A table as one query sees it."""
 
     def __init__(self, options: Options, snapshot: int | None, zone: str) -> None:
-        self.manifest: Manifest = table_of(options, snapshot)._refreshed()
+        self.manifest: LeafListing = table_of(options, snapshot)._refreshed()
         self.schema: Schema = self.manifest.properties.schema
         self.split_size = options.size("split_size")
         self._where = bound(options.text("where"), self.schema)
@@ -78,7 +78,7 @@ class Leaf:
 class Found:
     """The leaves that a query needs, in the order of their plan."""
 
-    manifest: Manifest
+    manifest: LeafListing
     plan: ScanPlan
     leaves: tuple[Leaf, ...]
 
@@ -135,9 +135,10 @@ class Found:
         return found.items()
 
 
-def _leaves(manifest: Manifest, plan: ScanPlan, narrower: ScanPlan) -> Iterator[Leaf]:
+def _leaves(manifest: LeafListing, plan: ScanPlan, narrower: ScanPlan) -> Iterator[Leaf]:
     """The leaves of the narrower plan, filtered by what is left of the other one's predicate."""
-    scans = Scan(plan, manifest.root, manifest.properties.schema, ()).leaf_scans()
+    schema, paths = manifest.properties.schema, manifest.path_columns
+    scans = Scan(plan, manifest.root, schema, (), path_columns=paths).leaf_scans()
     listed = [
         (spec.spec_id, location)
         for spec in plan.pruning.specs

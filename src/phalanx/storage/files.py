@@ -71,7 +71,7 @@ class Folder:
 
     def folders(self) -> list[str]:
         """The names of the folders directly in it, in order."""
-        with _told(f"list the folders of {self.location}"):
+        with telling(f"list the folders of {self.location}"):
             found = self._store.list_with_delimiter()["common_prefixes"]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
 
