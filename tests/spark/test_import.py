@@ -193,17 +193,18 @@ def test_the_shell_shows_the_plan_first(spark: SparkSession, tmp_path: Path, uri
 
 
 def test_files_have_a_plan_too(spark: SparkSession, tmp_path: Path, uri: str) -> None:
-    (tmp_path / "in").mkdir()
+    folder = tmp_path / "in 1%"
+    folder.mkdir()
     for number in range(2):
         table = pa.table({"id": range(number * 10, number * 10 + 10)})
-        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
-    source = str(tmp_path / "in")
+        pq.write_table(table, folder / f"{number}.parquet")
+    source = str(folder)
     plan = phalanx.spark.plan_import(spark, source, uri, "bucket(2, id)", chunk_size=1)
     assert (plan.system, plan.total.rows, plan.left.files, plan.chunks) == ("parquet", 20, 2, 2)
     assert not Path(uri).exists()
     done = phalanx.spark.import_table(spark, source, uri, "bucket(2, id)", progress=False)
     assert (done.done.rows, ids(uri)) == (20, list(range(20)))
-    pq.write_table(pa.table({"id": [20]}), tmp_path / "in" / "2.parquet")
+    pq.write_table(pa.table({"id": [20]}), folder / "2.parquet")
     more = phalanx.spark.import_table(spark, source, uri, progress=False)
     assert (more.plan.total.rows, more.plan.left.rows, more.done.rows) == (21, 1, 1)
     (tmp_path / "rows.csv").write_text("id\n21\n22\n")
