@@ -71,7 +71,7 @@ def test_tables_of_both_drafts(spark: SparkSession, tmp_path: Path, uri: str, la
     plan = phalanx.spark.plan_import(None, old.uri, uri, format=layout)
     assert (plan.system, plan.label) == (layout, "year(ts), bucket(3, id), country")
     assert list(kinds(plan).values()) == ["exact", "changed", "exact"]
-    assert "upgrade() makes the source a table of the newest format" in str(plan)
+    assert "upgrade(dry_run=True) tells whether the source can become one where it is" in str(plan)
     done = phalanx.spark.import_table(spark, old.uri, uri, format=layout, progress=False)
     assert done.done.rows == 108
     assert phalanx.open(uri).layout == "namespace"

@@ -250,6 +250,22 @@ def test_rows_of_two_partitionings_are_no_spec() -> None:
         PartitionSpec.from_ducklake_rows([], SCHEMA)
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"transform": None}, "expected whole numbers as partition_id.*a text as transform"),
+        ({"column_id": "5"}, "as a row of ducklake_partition_column"),
+        ({"partition_key_index": 1}, r"keys have the indexes \[1\], expected 0"),
+    ],
+)
+def test_damaged_rows_are_refused(changed: dict[str, object], said: str) -> None:
+    (row,) = next_spec("name", SCHEMA, {}).to_ducklake_rows(SCHEMA)
+    with pytest.raises(InvalidSpec, match=said):
+        PartitionSpec.from_ducklake_rows([{**row, **changed}], SCHEMA)
+    with pytest.raises(InvalidSpec, match="'lunar': expected 'calendar' or 'epoch'"):
+        PartitionSpec.from_ducklake_rows([row], SCHEMA, time_parts="lunar")
+
+
 def test_ducklakes_own_specs_are_written_as_it_names_them() -> None:
     fields = (
         PartitionField("a", (0,), DuckLakeBucket(8), pa.int32()),
