@@ -94,6 +94,8 @@ def test_a_draft_in_its_own_place_is_upgraded(tmp_path: Path, layout: str) -> No
     plan = strict_json(shown.stdout)
     assert (plan["is_upgrade"], plan["partition_by"]) == (True, "year(ts), country")
     assert phalanx.open(place).layout == layout, "a plan changes nothing"
+    for same in (f"file://{place}", f"{place}/../old"):
+        assert phalanx.spark.plan_import(None, same, place, format=layout).is_upgrade
     nobody: SparkSession = None  # type: ignore[assignment]
     done = phalanx.spark.import_table(nobody, place, place, format=layout, progress=False)
     assert str(done).startswith(f"Upgraded {place} where it is: ")

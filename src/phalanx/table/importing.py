@@ -18,7 +18,7 @@ from phalanx.planning.import_plan import Amount, ColumnMapping, ImportPlan, Impo
 from phalanx.planning.import_specs import mapped_specs
 from phalanx.planning.scan import counted
 from phalanx.storage.leaf import check_storable
-from phalanx.storage.location import Location
+from phalanx.storage.location import Location, canonical
 from phalanx.storage.properties import EXPRESSIONS
 from phalanx.table.chunks import (
     Chunk,
@@ -78,7 +78,7 @@ class Import:
         """What would be imported; what is refused for good is in the plan, and raised later."""
         table = _table_at(root)
         columns, stored = stored_columns(source.schema, table)
-        prefix = marker_prefix("import", f"{source.place}\n{id or ''}")
+        prefix = marker_prefix("import", f"{canonical(source.place)}\n{id or ''}")
         done = {} if table is None else markers_of(table, prefix)
         if table is not None and id is not None and table.mode != "strong":
             raise PhalanxError(
@@ -196,7 +196,7 @@ def prepare_import(
 ) -> Import:
     """What would be imported of a table; nothing is written."""
     found = opened_source(source, format, table, options or {}, root.storage_options)
-    if found.place == root.uri:
+    if canonical(found.place) == canonical(root.uri):
         if found.draft is None or partition_by is not None:
             raise PhalanxError(
                 f"Cannot import {found.place} into itself. Name another place; only a table of an "
