@@ -22,6 +22,7 @@ from phalanx.model.ducklake_transforms import (
 )
 from phalanx.model.epoch_parts import EpochDay, EpochHour, EpochMonth, EpochYear
 from phalanx.model.evolution import next_spec
+from phalanx.model.hive_functions import HiveBucket
 from phalanx.model.masked_buckets import MaskedBucket
 from phalanx.model.predicate import In, IsNull, NotNull
 from phalanx.model.schema import Schema
@@ -170,7 +171,7 @@ def test_a_bucket_that_cannot_be_known_is_not_guessed() -> None:
 
 @given(first=st.integers(1, 64), second=st.integers(1, 64))
 def test_buckets_of_two_systems_are_never_taken_for_each_other(first: int, second: int) -> None:
-    systems = (Bucket, MaskedBucket, DuckLakeBucket)
+    systems = (Bucket, HiveBucket, MaskedBucket, DuckLakeBucket)
     for one in systems:
         for other in systems:
             left, right = one(first), other(second)
