@@ -1,5 +1,6 @@
 """Phalanx: one logical table made of many Lance tables."""
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,9 @@ from phalanx.table.upgrading import Upgrade
 from phalanx.table.vacuum import Vacuumed
 
 if TYPE_CHECKING:
+    from phalanx import ducklake as ducklake
+    from phalanx import iceberg as iceberg
+    from phalanx import spark as spark
     from phalanx.namespace import PartitionedNamespace
 
 try:
@@ -92,4 +96,7 @@ def __getattr__(name: str) -> object:
         from phalanx.namespace import PartitionedNamespace
 
         return PartitionedNamespace
+    # They need what not everyone has installed.
+    if name in ("ducklake", "iceberg", "spark"):
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

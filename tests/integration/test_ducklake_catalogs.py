@@ -115,7 +115,7 @@ def test_parts_since_1970_are_taken_where_they_are_named_or_the_user_says_so(cat
         (
             "UPDATE ducklake_partition_column SET transform = 'bucket(0)' WHERE transform = 'year'",
             phalanx.InvalidSpec,
-            "num_buckets 0",
+            r"main.t of the catalog .*, partitioning 2: bucket\(0\): Cannot use num_buckets 0",
         ),
         (
             "UPDATE ducklake_partition_column SET column_id = 99 WHERE transform = 'year'",

@@ -511,7 +511,6 @@ def test_broken_properties(local: phalanx.Table) -> None:
     "refused",
     [
         lambda table: table.transaction(),
-        lambda table: table.snapshots(),
         lambda table: table.set_mode("strong"),
         lambda table: table.at(1),
         lambda table: table.evolve("country"),
@@ -526,6 +525,12 @@ def test_broken_properties(local: phalanx.Table) -> None:
 def test_what_is_refused_names_the_way_out(local: phalanx.Table, refused: Any) -> None:
     with pytest.raises(phalanx.PhalanxError, match=r"has the hive layout: weak mode only.*upgrade"):
         refused(local)
+
+
+def test_there_are_no_snapshots(local: phalanx.Table, tmp_path: Path) -> None:
+    other = phalanx.create(tmp_path / "weak", EVENTS, ["country"])
+    assert local.snapshots().num_rows == 0
+    assert local.snapshots().schema == other.snapshots().schema
 
 
 def test_no_strong_mode_from_the_start(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_shell_works_on_the_hive_layout(events: str) -> None:
 
 
 def test_what_the_layout_has_not_is_one_line(events: str) -> None:
-    for command in (["snapshots", events], ["evolve", events, "country"], ["vacuum", events]):
+    for command in (["rollback", events, "1"], ["evolve", events, "country"], ["vacuum", events]):
         assert_fails(run(*command), 1, "hive layout", "upgrade()")
     again = run("create", events, "--schema", "-", "--partition-by", "id", input=b"{}")
     assert again.exit_code == 1

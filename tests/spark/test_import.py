@@ -64,6 +64,8 @@ def test_a_lance_table_comes_once(
     again = phalanx.spark.import_table(spark, source, uri)
     assert (again.done.chunks, again.done.skipped_files) == (0, 5)
     assert str(again).startswith("Nothing to import: ")
+    for same in (f"file://{source}", f"{tmp_path}/../{tmp_path.name}/source.lance"):
+        assert phalanx.spark.plan_import(None, same, uri, format="lance").left.files == 0
     lance.write_dataset(many_types(3), source, mode="append")
     more = phalanx.spark.import_table(spark, source, uri, progress=False)
     assert (more.done.rows, more.done.files, more.plan.left.rows) == (3, 1, 3)

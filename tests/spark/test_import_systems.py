@@ -71,7 +71,7 @@ def test_tables_of_both_drafts(spark: SparkSession, tmp_path: Path, uri: str, la
     plan = phalanx.spark.plan_import(None, old.uri, uri, format=layout)
     assert (plan.system, plan.label) == (layout, "year(ts), bucket(3, id), country")
     assert list(kinds(plan).values()) == ["exact", "changed", "exact"]
-    assert "upgrade() makes the source a table of the newest format" in str(plan)
+    assert "upgrade(dry_run=True) tells whether the source can become one where it is" in str(plan)
     done = phalanx.spark.import_table(spark, old.uri, uri, format=layout, progress=False)
     assert done.done.rows == 108
     assert phalanx.open(uri).layout == "namespace"
@@ -94,12 +94,18 @@ def test_a_draft_in_its_own_place_is_upgraded(tmp_path: Path, layout: str) -> No
     plan = strict_json(shown.stdout)
     assert (plan["is_upgrade"], plan["partition_by"]) == (True, "year(ts), country")
     assert phalanx.open(place).layout == layout, "a plan changes nothing"
+    for same in (f"file://{place}", f"{place}/../old"):
+        assert phalanx.spark.plan_import(None, same, place, format=layout).is_upgrade
     nobody: SparkSession = None  # type: ignore[assignment]
     done = phalanx.spark.import_table(nobody, place, place, format=layout, progress=False)
     assert str(done).startswith(f"Upgraded {place} where it is: ")
     new = phalanx.open(place)
     assert new.layout == "namespace"
     assert files <= {path for paths in new.files()["paths"].to_pylist() for path in paths}
+    assert_same(place, sample(0))
+    plan_again = phalanx.spark.plan_import(None, place, place, format=layout)
+    assert "it is of the newest format already" in str(plan_again)
+    phalanx.spark.import_table(nobody, place, place, format=layout, progress=False)
     assert_same(place, sample(0))
     with pytest.raises(PhalanxError, match="into itself"):
         phalanx.spark.plan_import(None, place, place, format="phalanx")

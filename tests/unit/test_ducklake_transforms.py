@@ -22,6 +22,7 @@ from phalanx.model.ducklake_transforms import (
 )
 from phalanx.model.epoch_parts import EpochDay, EpochHour, EpochMonth, EpochYear
 from phalanx.model.evolution import next_spec
+from phalanx.model.hive_functions import HiveBucket
 from phalanx.model.masked_buckets import MaskedBucket
 from phalanx.model.predicate import In, IsNull, NotNull
 from phalanx.model.schema import Schema
@@ -170,7 +171,7 @@ def test_a_bucket_that_cannot_be_known_is_not_guessed() -> None:
 
 @given(first=st.integers(1, 64), second=st.integers(1, 64))
 def test_buckets_of_two_systems_are_never_taken_for_each_other(first: int, second: int) -> None:
-    systems = (Bucket, MaskedBucket, DuckLakeBucket)
+    systems = (Bucket, HiveBucket, MaskedBucket, DuckLakeBucket)
     for one in systems:
         for other in systems:
             left, right = one(first), other(second)
@@ -248,6 +249,22 @@ def test_rows_of_two_partitionings_are_no_spec() -> None:
         PartitionSpec.from_ducklake_rows([row, {**row, "partition_id": 2}], SCHEMA)
     with pytest.raises(InvalidSpec, match="exactly one partition_id"):
         PartitionSpec.from_ducklake_rows([], SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"transform": None}, "expected whole numbers as partition_id.*a text as transform"),
+        ({"column_id": "5"}, "as a row of ducklake_partition_column"),
+        ({"partition_key_index": 1}, r"keys have the indexes \[1\], expected 0"),
+    ],
+)
+def test_damaged_rows_are_refused(changed: dict[str, object], said: str) -> None:
+    (row,) = next_spec("name", SCHEMA, {}).to_ducklake_rows(SCHEMA)
+    with pytest.raises(InvalidSpec, match=said):
+        PartitionSpec.from_ducklake_rows([{**row, **changed}], SCHEMA)
+    with pytest.raises(InvalidSpec, match="'lunar': expected 'calendar' or 'epoch'"):
+        PartitionSpec.from_ducklake_rows([row], SCHEMA, time_parts="lunar")
 
 
 def test_ducklakes_own_specs_are_written_as_it_names_them() -> None:

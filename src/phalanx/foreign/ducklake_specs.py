@@ -162,7 +162,10 @@ def _derived(
             return Unrepeatable(IDENTITY, _OTHER_TYPE), pa.string(), "VARCHAR"
         return IDENTITY, known.arrow, known.sql
     if found := _BUCKET.fullmatch(text):
-        bucket = DuckLakeBucket(int(found[1]))
+        try:
+            bucket = DuckLakeBucket(int(found[1]))
+        except InvalidSpec as error:
+            raise InvalidSpec(f"{where}: {error}") from None
         if column_type(column.type) is None:
             return Unrepeatable(bucket, _NO_HASH), pa.int32(), "INTEGER"
         if not keeps_hashes(types):

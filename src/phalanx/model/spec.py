@@ -242,11 +242,23 @@ class PartitionSpec:
         a catalog with `time_parts="epoch"`), and calendar parts of zoned timestamps.
         """
         schema = schema if isinstance(schema, Schema) else Schema.of(schema)
+        for row in rows:
+            _check_ducklake_row(row)
         ids = {int(row["partition_id"]) for row in rows}
         if len(ids) != 1:
             raise InvalidSpec(
                 f"Cannot read the partitioning of {sorted(map(str, ids))}: expected the rows of "
                 "exactly one partition_id."
+            )
+        indexes = sorted(int(row["partition_key_index"]) for row in rows)
+        if indexes != list(range(len(rows))):
+            raise InvalidSpec(
+                f"Cannot read partitioning {min(ids)}: its keys have the indexes {indexes}, "
+                "expected 0, 1, 2, …"
+            )
+        if time_parts not in ("calendar", "epoch"):
+            raise InvalidSpec(
+                f"Cannot read time parts as {time_parts!r}: expected 'calendar' or 'epoch'."
             )
         fields = []
         for row in sorted(rows, key=lambda row: row["partition_key_index"]):
@@ -288,6 +300,17 @@ def check_source_count(derivation: Transform, count: int) -> None:
             raise InvalidSpec(f"{derivation.name} needs at least one source column.")
     elif count != 1:
         raise InvalidSpec(f"{derivation.name} takes one source column, not {count}.")
+
+
+def _check_ducklake_row(row: Mapping[str, Any]) -> None:
+    numbers = ("partition_id", "partition_key_index", "column_id")
+    if not isinstance(row, Mapping) or not (
+        all(_is_id(row.get(name)) for name in numbers) and isinstance(row.get("transform"), str)
+    ):
+        raise InvalidSpec(
+            f"Cannot read {shown(row)} as a row of ducklake_partition_column: expected whole "
+            f"numbers as {', '.join(numbers)}, and a text as transform."
+        )
 
 
 def _is_column_name(text: str) -> bool:

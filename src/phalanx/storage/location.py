@@ -102,6 +102,16 @@ class Location:
         return self.uri
 
 
+def canonical(place: str) -> str:
+    """The one spelling of a local place: an absolute path without links; others stay as they are.
+
+    >>> canonical("file:///tables/old/../events")
+    '/tables/events'
+    """
+    path = place.removeprefix("file://")
+    return os.path.realpath(path) if path.startswith("/") else place
+
+
 def new_cache() -> Any:
     """A cache of Lance metadata that knows nothing yet."""
     return lance.Session()  # type: ignore[attr-defined]

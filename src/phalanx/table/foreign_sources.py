@@ -145,11 +145,20 @@ def _named_iceberg(
         raise
     except Exception as error:
         # Every catalog of pyiceberg fails in its own way.
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = _reason(error)
         raise PhalanxError(
             f"Cannot open the Iceberg table {text}: {reason}. Name its metadata file, or "
             "CATALOG::NAMESPACE.TABLE with a catalog of pyiceberg's configuration."
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, on one line; of metadata that do not fit only what is wrong with them."""
+    found = getattr(error.__cause__, "errors", None)
+    text = str(error)
+    if callable(found):
+        text = "; ".join(": ".join([*map(str, each["loc"]), each["msg"]]) for each in found())
+    return " ".join(text.split()) or type(error).__name__
 
 
 def _parts(

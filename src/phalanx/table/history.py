@@ -34,9 +34,11 @@ _COLUMNS = pa.schema(
 )
 
 
-def snapshots(manifest: Manifest) -> pa.Table:
-    """Every snapshot, the oldest first; none in weak mode."""
-    found = snapshots_in(manifest) if manifest.properties.mode == "strong" else []
+def snapshots(manifest: Manifest | None) -> pa.Table:
+    """Every snapshot, the oldest first; none in weak mode, nor in a layout without a manifest."""
+    found = []
+    if manifest is not None and manifest.properties.mode == "strong":
+        found = snapshots_in(manifest)
     rows = [{**each, "time": datetime.fromisoformat(each["time"])} for each in found]
     return pa.Table.from_pylist(rows, _COLUMNS)
 

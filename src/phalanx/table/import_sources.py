@@ -104,7 +104,7 @@ def phalanx_source(table: Table) -> ImportSource:
         each = in_parallel(units, found.leaf_scans())
     is_draft, specs = table.layout != NAMESPACE, table.specs
     snapshot = table.newest_snapshot if table.mode == "strong" else None
-    note = "upgrade() makes the source a table of the newest format where it is, without a copy"
+    note = "upgrade(dry_run=True) tells whether the source can become one where it is, uncopied"
     return ImportSource(
         table.layout if is_draft else "phalanx",
         table.uri,

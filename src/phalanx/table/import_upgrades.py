@@ -30,7 +30,8 @@ def plan_upgrade(source: ImportSource, table: Table) -> ImportPlan:
         labels = [field.label(schema) for field in spec.fields]
         fields = [FieldMapping(each, each, EXACT) for each in labels]
         fields += [FieldMapping("the upgrade", None, REFUSED, why) for why in found.refused]
-        label, notes = spec.label(schema), list(found.changes)
+        label = spec.label(schema)
+        notes = list(found.changes or ["it is of the newest format already"])
     nothing = Amount(0, 0, 0)
     return ImportPlan(
         source.system,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +18,10 @@ from phalanx.model.storable import storable_field
 from phalanx.planning.import_plan import Amount, ColumnMapping, ImportPlan, ImportUnit
 from phalanx.planning.import_specs import mapped_specs
 from phalanx.planning.scan import counted
+from phalanx.storage.hive_root import HiveRoot
 from phalanx.storage.leaf import check_storable
-from phalanx.storage.location import Location
-from phalanx.storage.properties import EXPRESSIONS
+from phalanx.storage.location import Location, canonical
+from phalanx.storage.properties import EXPRESSIONS, NAMESPACE
 from phalanx.table.chunks import (
     Chunk,
     chunks_of,
@@ -28,7 +30,7 @@ from phalanx.table.chunks import (
     markers_of,
 )
 from phalanx.table.foreign_sources import opened_source
-from phalanx.table.import_sources import ImportSource
+from phalanx.table.import_sources import ImportSource, phalanx_source
 from phalanx.table.import_upgrades import plan_upgrade
 from phalanx.table.table import Table, create, open
 from phalanx.table.wanted_specs import wanted_spec
@@ -78,7 +80,7 @@ class Import:
         """What would be imported; what is refused for good is in the plan, and raised later."""
         table = _table_at(root)
         columns, stored = stored_columns(source.schema, table)
-        prefix = marker_prefix("import", f"{source.place}\n{id or ''}")
+        prefix = marker_prefix("import", f"{canonical(source.place)}\n{id or ''}")
         done = {} if table is None else markers_of(table, prefix)
         if table is not None and id is not None and table.mode != "strong":
             raise PhalanxError(
@@ -195,8 +197,10 @@ def prepare_import(
     chunk_bytes: int,
 ) -> Import:
     """What would be imported of a table; nothing is written."""
-    found = opened_source(source, format, table, options or {}, root.storage_options)
-    if found.place == root.uri:
+    found = _upgraded_before(source, format, root)
+    if found is None:
+        found = opened_source(source, format, table, options or {}, root.storage_options)
+    if canonical(found.place) == canonical(root.uri):
         if found.draft is None or partition_by is not None:
             raise PhalanxError(
                 f"Cannot import {found.place} into itself. Name another place; only a table of an "
@@ -206,6 +210,17 @@ def prepare_import(
         plan = plan_upgrade(found, found.draft)
         return Import(found, root, found.draft, stored, "", chunk_bytes, plan)
     return Import.prepared(found, root, partition_by, id, transaction, chunk_bytes)
+
+
+def _upgraded_before(source: Any, format: str | None, root: Location) -> ImportSource | None:
+    """The draft that was here and was upgraded; a second upgrade does what is left to do."""
+    if format not in (EXPRESSIONS, HiveRoot.layout) or not isinstance(source, str | os.PathLike):
+        return None
+    place = Location.of(source).uri
+    table = _table_at(root) if canonical(place) == canonical(root.uri) else None
+    if table is None or table.layout != NAMESPACE:
+        return None
+    return replace(phalanx_source(table), draft=table)
 
 
 def stored_columns(

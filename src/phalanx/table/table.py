@@ -337,7 +337,8 @@ class Table:
     @_tells("list the snapshots of")
     def snapshots(self) -> pa.Table:
         """Every snapshot: id, time, operation, partitions, rows added and removed."""
-        return history.snapshots(self._namespace())
+        found = self._refreshed()
+        return history.snapshots(found if isinstance(found, Manifest) else None)
 
     @property
     def newest_snapshot(self) -> int | None:
