@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -49,7 +50,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
             case "stage":
                 return catalog.stage(name, question)
             case "finish":
-                return catalog.finish(name, question["staged"])
+                return catalog.finish(name, question["staged"], question["may_replace"])
             case "abort":
                 return catalog.abort(question["staged"])
             case "alter":
@@ -130,6 +131,7 @@ class Catalog:
         if self._table(name) is not None:
             return {"exists": True}
         self._check_free(name)
+        catalog_changes.check_columns(question)
         table = catalog_changes.made(self.place(name), question)
         return _loaded(table, None)
 
@@ -194,19 +196,24 @@ class Catalog:
         if place.is_local:
             staged = self.place([*name[:-1], f"_staged-{uuid.uuid4().hex}"])
         table = catalog_changes.made(staged, question)
-        return {**_loaded(table, None), "staged": staged.uri}
+        loaded = _loaded(table, None)
+        return {**loaded, "staged": staged.uri, "may_replace": question["may_replace"]}
 
-    def finish(self, name: Sequence[str], staged: str) -> dict[str, Any]:
-        """Have a staged table take its place, and what is there go."""
+    def finish(self, name: Sequence[str], staged: str, may_replace: bool) -> dict[str, Any]:
+        """Have a staged table take its place, and what may be replaced there go."""
         place, source = self.place(name), Location.of(staged, self.root.storage_options)
         if source == place:
             return {}
         old = None
         if self._table(name) is not None:
+            if not may_replace:
+                return {"exists": True}
             old = self.place([*name[:-1], f"_replaced-{uuid.uuid4().hex}"])
         table_folders.move_table(source, place, old)
         if old is not None:
-            table_folders.remove_table(old)
+            # The new table is there: what is left of the old one is hidden, and harms nobody.
+            with suppress(PhalanxError):
+                table_folders.remove_table(old)
         return {}
 
     def abort(self, staged: str) -> dict[str, Any]:
