@@ -27,9 +27,10 @@ final class BridgedTable extends PythonTable {
             Source source, StructType schema, CaseInsensitiveStringMap options) {
         // Other work than reading a table is planned already, and has no conditions.
         boolean isTable = !options.containsKey("work") && !options.containsKey("metadata_table");
+        CaseInsensitiveStringMap own = Hints.without(options);
         return isTable
-                ? new TableScanBuilder(source, schema, options)
-                : new ColumnScan.Builder(source, schema, options);
+                ? new TableScanBuilder(source, schema, own, Hints.of(options))
+                : new ColumnScan.Builder(source, schema, own);
     }
 
     @Override

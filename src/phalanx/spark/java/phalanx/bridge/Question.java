@@ -42,15 +42,6 @@ final class Question {
         return new Question(source, more);
     }
 
-    boolean isFiltered() {
-        for (JsonNode each : about.get("conditions")) {
-            if (!each.path("call").asText().equals("IS_NOT_NULL")) {
-                return true;
-            }
-        }
-        return false;
-    }
-
     JsonNode ask(String what) {
         ObjectNode question = about.deepCopy();
         question.put("ask", what);

@@ -40,7 +40,7 @@ final class TableScan extends PythonScan
     private final CaseInsensitiveStringMap options;
     private final Question question;
     private final Integer limit;
-    private final boolean keyed;
+    private final Hints hints;
     private JsonNode described;
     private ArrayNode runtime = Planner.JSON.createArrayNode();
     private TableBatch last;
@@ -52,28 +52,16 @@ final class TableScan extends PythonScan
             StructType columns,
             CaseInsensitiveStringMap options,
             Question question,
-            Integer limit) {
-        this(source, schema, columns, options, about(question, columns), limit, true, null);
-    }
-
-    private TableScan(
-            Source source,
-            StructType schema,
-            StructType columns,
-            CaseInsensitiveStringMap options,
-            Question question,
             Integer limit,
-            boolean keyed,
-            JsonNode described) {
+            Hints hints) {
         super(source, Source.NAME, columns, options, new Filter[0]);
         this.source = source;
         this.schema = schema;
         this.columns = columns;
         this.options = options;
-        this.question = question;
+        this.question = about(question, columns);
         this.limit = limit;
-        this.keyed = keyed;
-        this.described = described;
+        this.hints = hints;
     }
 
     private static Question about(Question question, StructType columns) {
@@ -82,16 +70,6 @@ final class TableScan extends PythonScan
             names.add(name);
         }
         return question.with("columns", names);
-    }
-
-    /** The same scan, of which nobody needs to know the keys: small leaves share a task. */
-    TableScan packed() {
-        return new TableScan(source, schema, columns, options, question, limit, false, described);
-    }
-
-    /** Whether it has conditions that tell more than that a value is there. */
-    boolean isFiltered() {
-        return question.isFiltered();
     }
 
     private synchronized JsonNode described() {
@@ -118,10 +96,10 @@ final class TableScan extends PythonScan
         Question tasks =
                 question.with("schema", TextNode.valueOf(columns.json()))
                         .with("limit", limit == null ? NullNode.instance : IntNode.valueOf(limit))
-                        .with("keyed", BooleanNode.valueOf(keyed && isKeyed()))
+                        .with("keyed", BooleanNode.valueOf(isKeyed()))
                         .with("runtime", runtime)
                         .with("batch_rows", IntNode.valueOf(batchRows()));
-        last = new TableBatch(source, columns, options, tasks, keyed ? keyTypes() : null);
+        last = new TableBatch(source, columns, options, tasks, keyTypes());
         return last;
     }
 
@@ -130,8 +108,17 @@ final class TableScan extends PythonScan
         return rows > 0 ? rows : Integer.MAX_VALUE;
     }
 
-    private static boolean isKeyed() {
-        return SQLConf.get().v2BucketingEnabled();
+    /** Whether it is of use to have a task for each partition, and none for several. */
+    private boolean isKeyed() {
+        if (!SQLConf.get().v2BucketingEnabled()) {
+            return false;
+        }
+        for (JsonNode key : described().get("keys")) {
+            if (hints.gathersBy(key.get("column").asText())) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private StructType keyTypes() {
@@ -174,7 +161,7 @@ final class TableScan extends PythonScan
     @Override
     public Partitioning outputPartitioning() {
         JsonNode keys = described().get("keys");
-        if (!keyed || keys.isEmpty()) {
+        if (!isKeyed()) {
             return new UnknownPartitioning(0);
         }
         Expression[] transforms = new Expression[keys.size()];

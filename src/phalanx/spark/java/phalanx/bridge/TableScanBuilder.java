@@ -28,13 +28,16 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /** Learns what a query wants of a table, and asks Python which of it is done there. */
 final class TableScanBuilder extends ColumnScan.Builder
         implements SupportsPushDownV2Filters, SupportsPushDownLimit, SupportsPushDownAggregates {
+    private final Hints hints;
     private Question question;
     private Predicate[] pushed = new Predicate[0];
     private Integer limit;
     private AnsweredScan answered;
 
-    TableScanBuilder(Source source, StructType schema, CaseInsensitiveStringMap options) {
+    TableScanBuilder(
+            Source source, StructType schema, CaseInsensitiveStringMap options, Hints hints) {
         super(source, schema, options);
+        this.hints = hints;
     }
 
     private Question question() {
@@ -54,10 +57,17 @@ final class TableScanBuilder extends ColumnScan.Builder
         question = question().where(Tree.of(predicates));
         JsonNode exact = question.ask("conditions").get("exact");
         List<Predicate> left = new ArrayList<>();
+        Predicate selective = null;
         for (int i = 0; i < predicates.length; i++) {
             if (!exact.get(i).asBoolean()) {
                 left.add(predicates[i]);
+            } else if (!predicates[i].name().equals("IS_NOT_NULL")) {
+                selective = predicates[i];
             }
+        }
+        // One side of a join prunes the other only if Spark sees that it is filtered.
+        if (hints.joins() && left.isEmpty() && selective != null) {
+            left.add(selective);
         }
         return left.toArray(new Predicate[0]);
     }
@@ -136,6 +146,6 @@ final class TableScanBuilder extends ColumnScan.Builder
         if (answered != null) {
             return answered;
         }
-        return new TableScan(source, schema, columns, options, question(), limit);
+        return new TableScan(source, schema, columns, options, question(), limit, hints);
     }
 }
