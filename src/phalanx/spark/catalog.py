@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from phalanx.errors import NotPartitioned, PhalanxError
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
@@ -20,7 +23,7 @@ from phalanx.spark import catalog_changes
 from phalanx.spark.catalog_partitioning import clusters, described, orders
 from phalanx.spark.conditions import Translator, together
 from phalanx.spark.options import READ, Options
-from phalanx.spark.partitioning import texts
+from phalanx.spark.partitioning import plain_type, texts
 from phalanx.spark.reading import METADATA_TABLES, schema_of
 from phalanx.spark.types import spark_schema
 from phalanx.storage import table_folders
@@ -305,9 +308,14 @@ def _where(table: Table, question: Mapping[str, Any]) -> str:
 def partitions(table: Table) -> dict[str, Any]:
     """The partitions that have rows, by the fields of all specs."""
     found = table.partitions()
-    filled = found.filter([rows > 0 for rows in found.column("rows").to_pylist()])
+    filled = found.filter(pc.greater(found.column("rows"), 0))
     names = [name for name in filled.column_names if name not in _NOT_KEYS]
-    keys = filled.select(names)
+    keys = pa.table([_shown(filled.column(name).combine_chunks()) for name in names], names)
     columns = [texts(keys.column(name).combine_chunks(), keys.schema.field(name)) for name in names]
     rows = list(dict.fromkeys(zip(*columns, strict=True)))
     return {"schema": spark_schema(keys.schema).json(), "rows": rows}
+
+
+def _shown(values: pa.Array) -> pa.Array:
+    """Values of a kind that the classes in Java make of a text, else the text."""
+    return values if plain_type(values.type) else values.cast(pa.string())
