@@ -11,6 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 import phalanx
 from integration.conftest import s3  # noqa: F401
@@ -162,6 +163,19 @@ def test_what_cannot_be_made_leaves_nothing(
     assert not [path for path in Path(ask.root).rglob("*") if path.is_file()]
 
 
+def test_columns_have_a_name_and_a_type_and_nothing_else(ask: Asking) -> None:
+    for told, message in (
+        ({"comment": "why"}, "column 'k' with COMMENT 'why'"),
+        ({"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"}, r"column 'k' as varchar\(5\)"),
+    ):
+        columns = StructType([StructField("k", StringType(), True, told)])
+        about = {"schema": columns.json(), "partitioning": [], "properties": {}}
+        refused(lambda about=about: ask("create", "t", **about), message)
+        # Columns of a query bring along what they had elsewhere.
+        staged = ask("stage", "t", may_create=True, may_replace=False, **about)
+        ask("abort", "t", staged=staged["staged"])
+
+
 # ── tables and namespaces ────────────────────────────────────────────────────────────────────
 
 
@@ -263,7 +277,7 @@ def test_a_staged_table_takes_its_place_at_once_or_never(ask: Asking) -> None:
     assert ask("list")["tables"] == ()
     assert ask("load", "t") == {"missing": True}
     phalanx.open(staged["path"]).append(pa.table({"k": ["a"], "n": [1]}, SCHEMA))
-    ask("finish", "t", staged=staged["staged"])
+    ask("finish", "t", staged=staged["staged"], may_replace=False)
     uri = f"{ask.root}/t"
     assert phalanx.open(uri).scan().count_rows() == 1
     assert ask.create("t", how="stage") == {"exists": True}
@@ -272,7 +286,7 @@ def test_a_staged_table_takes_its_place_at_once_or_never(ask: Asking) -> None:
     assert phalanx.open(uri).schema.names == ["k", "n"]
     other = ask.create("t", X, how="stage", may_replace=True)
     assert phalanx.open(uri).schema.names == ["k", "n"]
-    ask("finish", "t", staged=other["staged"])
+    ask("finish", "t", staged=other["staged"], may_replace=True)
     assert phalanx.open(uri).schema.names == ["x"]
     assert ask.create("u", how="stage", may_create=False, may_replace=True) == {"missing": True}
     assert [path.name for path in Path(ask.root).iterdir()] == ["t"]
@@ -280,9 +294,14 @@ def test_a_staged_table_takes_its_place_at_once_or_never(ask: Asking) -> None:
 
 def test_a_staged_table_yields_to_one_that_came_first(ask: Asking) -> None:
     staged = ask.create("t", X, how="stage")
+    ask.create("t", SCHEMA)
+    assert ask("finish", "t", staged=staged["staged"], may_replace=False) == {"exists": True}
+    assert phalanx.open(f"{ask.root}/t").schema.names == ["k", "n"]
+    ask("drop", "t")
     ask("create_namespace", "t")
     (Path(ask.root) / "t" / "file").write_text("mine")
-    refused(lambda: ask("finish", "t", staged=staged["staged"]), "has come there meanwhile")
+    finish = {"staged": staged["staged"], "may_replace": False}
+    refused(lambda: ask("finish", "t", **finish), "Cannot have the new table take the place")
     assert (Path(ask.root) / "t" / "file").read_text() == "mine"
 
 
@@ -300,7 +319,7 @@ def test_an_object_store_is_a_catalog_too(s3: Store) -> None:  # noqa: F811
     ask("abort", "a.u", staged=staged["staged"])
     assert ask("drop", "a.u") == {"dropped": False}
     staged = ask.create("a.u", X, how="stage")
-    ask("finish", "a.u", staged=staged["staged"])
+    ask("finish", "a.u", staged=staged["staged"], may_replace=False)
     assert ask("list", "a")["tables"] == ("t", "u")
     assert ask("drop", "a.t") == {"dropped": True}
     assert [name for name in s3.files(f"{ask.root}/a") if "/t/" in name] == []
@@ -347,3 +366,18 @@ def test_floats_are_deleted_as_spark_compares_them(tmp_path: Path, by: str) -> N
             ]
             assert kept == expected, (operator, constant)
             table.rollback(full)
+
+
+def test_columns_of_any_name_are_told_to_phalanx(tmp_path: Path) -> None:
+    names = ["Odd Name", 'quo"te', "select", "ünï"]
+    schema = pa.schema([(name, pa.string()) for name in names])
+    table = phalanx.create(str(tmp_path / "t"), schema, ["Odd Name"])
+    texts = ["it's", 'a"b', "100%_\\", ""]
+    table.append(pa.table(dict.fromkeys(names, texts), schema))
+    for left, (name, text) in zip((3, 2, 1, 0), zip(names, texts, strict=True), strict=True):
+        pattern = {"value": text, "type": "string"}
+        call = "STARTS_WITH" if "%" in text else "="
+        tree = {"call": call, "args": [{"column": [name]}, pattern]}
+        about = {"path": table.uri, "zone": "UTC", "conditions": [tree], "texts": [name]}
+        assert Asking(str(tmp_path))("delete", "t", **about) == {"deleted": 1}
+        assert table.scan().count_rows() == left

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import phalanx
 from integration.conftest import s3  # noqa: F401
 from integration.stores import Store
 from phalanx.errors import PhalanxError
@@ -75,6 +76,31 @@ def test_a_table_from_its_first_statement_to_its_last(lake: Lake) -> None:
     lake.sql("DROP TABLE lake.events")
     assert [path.name for path in Path(lake.root).iterdir()] == ["deep"]
     lake.sql("DROP TABLE IF EXISTS lake.events")
+
+
+def test_tables_with_fields_of_any_kind_are_shown_and_written(lake: Lake) -> None:
+    schema = pa.schema([("f", pa.float64()), ("n", pa.int64()), ("k", pa.string())])
+    by = [
+        "f",
+        phalanx.expression("col0 % 5", ["n"], pa.int64(), field_id="rest"),
+        phalanx.multi_bucket(["n", "k"], 1),
+        phalanx.truncate("k", 1),
+    ]
+    table = phalanx.create(f"{lake.root}/t", schema, by)
+    lake.sql("INSERT INTO lake.t VALUES (1.5, 7, 'ab'), (double('NaN'), 8, NULL)")
+    assert lake.sql("SELECT * FROM lake.t WHERE f = 1.5") == [(1.5, 7, "ab")]
+    assert table.partitions().num_rows == 2
+    assert sorted(row[0] for row in lake.sql("SHOW PARTITIONS lake.t")) == [
+        "f=1.5/rest=2/n_k_multi_bucket=0/k_truncate=a",
+        "f=nan/rest=3/n_k_multi_bucket=0/k_truncate=null",
+    ]
+    parts = [row[1] for row in lake.sql("DESCRIBE lake.t") if row[0].startswith("Part ")]
+    assert parts == [
+        "f",
+        "expression('col0 % 5', n)",
+        "multi_bucket(1, n, k)",
+        "truncate(1, k)",
+    ]
 
 
 def test_the_past_and_what_a_table_is_made_of(lake: Lake) -> None:

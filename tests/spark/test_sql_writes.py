@@ -214,6 +214,8 @@ PREDICATES = [
     "k NOT IN ('a', NULL)",
     "k LIKE 'a%'",
     "NOT k LIKE '%x'",
+    "startswith(k, 'a_')",
+    "contains(k, '_') OR k = ''",
     "k > 'a' AND k <= 'b'",
     "n BETWEEN 3 AND 6",
     "n > 2147483648",

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from phalanx.errors import NotPartitioned, PhalanxError
 from phalanx.model.rendering import to_datafusion
@@ -19,7 +23,7 @@ from phalanx.spark import catalog_changes
 from phalanx.spark.catalog_partitioning import clusters, described, orders
 from phalanx.spark.conditions import Translator, together
 from phalanx.spark.options import READ, Options
-from phalanx.spark.partitioning import texts
+from phalanx.spark.partitioning import plain_type, texts
 from phalanx.spark.reading import METADATA_TABLES, schema_of
 from phalanx.spark.types import spark_schema
 from phalanx.storage import table_folders
@@ -50,7 +54,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
             case "stage":
                 return catalog.stage(name, question)
             case "finish":
-                return catalog.finish(name, question["staged"])
+                return catalog.finish(name, question["staged"], question["may_replace"])
             case "abort":
                 return catalog.abort(question["staged"])
             case "alter":
@@ -131,6 +135,7 @@ class Catalog:
         if self._table(name) is not None:
             return {"exists": True}
         self._check_free(name)
+        catalog_changes.check_columns(question)
         table = catalog_changes.made(self.place(name), question)
         return _loaded(table, None)
 
@@ -195,19 +200,24 @@ class Catalog:
         if place.is_local:
             staged = self.place([*name[:-1], f"_staged-{uuid.uuid4().hex}"])
         table = catalog_changes.made(staged, question)
-        return {**_loaded(table, None), "staged": staged.uri}
+        loaded = _loaded(table, None)
+        return {**loaded, "staged": staged.uri, "may_replace": question["may_replace"]}
 
-    def finish(self, name: Sequence[str], staged: str) -> dict[str, Any]:
-        """Have a staged table take its place, and what is there go."""
+    def finish(self, name: Sequence[str], staged: str, may_replace: bool) -> dict[str, Any]:
+        """Have a staged table take its place, and what may be replaced there go."""
         place, source = self.place(name), Location.of(staged, self.root.storage_options)
         if source == place:
             return {}
         old = None
         if self._table(name) is not None:
+            if not may_replace:
+                return {"exists": True}
             old = self.place([*name[:-1], f"_replaced-{uuid.uuid4().hex}"])
         table_folders.move_table(source, place, old)
         if old is not None:
-            table_folders.remove_table(old)
+            # The new table is there: what is left of the old one is hidden, and harms nobody.
+            with suppress(PhalanxError):
+                table_folders.remove_table(old)
         return {}
 
     def abort(self, staged: str) -> dict[str, Any]:
@@ -305,9 +315,14 @@ def _where(table: Table, question: Mapping[str, Any]) -> str:
 def partitions(table: Table) -> dict[str, Any]:
     """The partitions that have rows, by the fields of all specs."""
     found = table.partitions()
-    filled = found.filter([rows > 0 for rows in found.column("rows").to_pylist()])
+    filled = found.filter(pc.greater(found.column("rows"), 0))
     names = [name for name in filled.column_names if name not in _NOT_KEYS]
-    keys = filled.select(names)
+    keys = pa.table([_shown(filled.column(name).combine_chunks()) for name in names], names)
     columns = [texts(keys.column(name).combine_chunks(), keys.schema.field(name)) for name in names]
     rows = list(dict.fromkeys(zip(*columns, strict=True)))
     return {"schema": spark_schema(keys.schema).json(), "rows": rows}
+
+
+def _shown(values: pa.Array) -> pa.Array:
+    """Values of a kind that the classes in Java make of a text, else the text."""
+    return values if plain_type(values.type) else values.cast(pa.string())

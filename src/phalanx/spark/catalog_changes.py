@@ -20,6 +20,8 @@ from phalanx.table.table import Table, create
 # What Spark adds to the properties itself.
 _OF_SPARK = {"owner", "provider", "is_managed_location", "external"}
 _PROVIDER = "phalanx"
+# Where Spark notes char(n) and varchar(n), which are strings to sources.
+_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 _TRANSACTION, _PARTITION_BY = "transaction", "partition_by"
 
 
@@ -43,6 +45,24 @@ def made(location: Location, question: Mapping[str, Any]) -> Table:
         transaction=properties.get(_TRANSACTION, "weak"),
         storage_options=location.storage_options,
     )
+
+
+def check_columns(question: Mapping[str, Any]) -> None:
+    """Refuse columns with more than a name and a type; a query may bring such along unasked."""
+    schema = _parse_datatype_json_string(question["schema"])
+    assert isinstance(schema, StructType)
+    for field in schema:
+        told = field.metadata
+        if "comment" in told:
+            raise PhalanxError(
+                f"Cannot create column {field.name!r} with COMMENT {told['comment']!r}: a table "
+                "keeps no comments. Leave it out."
+            )
+        if _LENGTH in told:
+            raise PhalanxError(
+                f"Cannot create column {field.name!r} as {told[_LENGTH]}: a table keeps no lengths "
+                "of text. Use string."
+            )
 
 
 def _properties(given: Mapping[str, str]) -> dict[str, str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, StorageFailure
 from phalanx.storage.files import Folder
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import DIRECTORY
@@ -85,17 +86,21 @@ def check_name(name: Sequence[str]) -> None:
 def make_folder(location: Location) -> None:
     """Make a folder; object stores have none before there is something in it."""
     if location.is_local:
-        _path(location).mkdir(parents=True, exist_ok=True)
+        with _told(f"make the folder {location}"):
+            _path(location).mkdir(parents=True, exist_ok=True)
 
 
 def remove_folder(location: Location) -> None:
     """Remove an empty folder."""
     if location.is_local:
-        os.rmdir(_path(location))
+        with _told(f"remove the folder {location}"):
+            os.rmdir(_path(location))
 
 
 def remove_table(location: Location) -> None:
     """Remove a table with all that is in its folder; it is gone with its manifest, first."""
+    if location.is_local and not _path(location).exists():
+        return
     folder = Folder(location)
     paths = [file.path for file in folder.files()]
     is_manifest = [path.startswith(f"{DIRECTORY}/") for path in paths]
@@ -110,20 +115,27 @@ def move_table(source: Location, target: Location, set_aside: Location | None = 
     """Give a table on a file system another place.
 
     What is there already goes to `set_aside`, and comes back if the table cannot take its place.
+    Without `set_aside` nothing may be there.
     """
     old = None if set_aside is None else _path(set_aside)
     place = _path(target)
-    if old is not None:
-        place.rename(old)
-    try:
-        _path(source).rename(place)
-    except OSError as error:
+    with _told(f"have the new table take the place {target}"):
         if old is not None:
-            old.rename(place)
-        raise PhalanxError(
-            f"Cannot make the table {target}: {error.strerror}. Something else has come there "
-            "meanwhile. Remove it, or choose another name."
-        ) from None
+            place.rename(old)
+        try:
+            _path(source).rename(place)
+        except OSError:
+            if old is not None:
+                old.rename(place)
+            raise
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailure(f"Cannot {what}: {error.strerror}. Look at what is there.") from None
 
 
 def _path(location: Location) -> Path:

@@ -72,14 +72,14 @@ class CatalogTable implements SupportsRead {
     final Map<String, String> options(CaseInsensitiveStringMap given) {
         Map<String, String> options = new HashMap<>(given.asCaseSensitiveMap());
         // Spark has loaded the table as of then.
-        options.keySet().removeIf(key -> key.equalsIgnoreCase("versionAsOf") || key.equalsIgnoreCase("timestampAsOf"));
+        options.keySet().removeIf(key -> key.toLowerCase().matches("(version|timestamp)asof"));
         options.putAll(tables.options(path()));
         return options;
     }
 
     private static Map<String, String> texts(JsonNode object) {
         Map<String, String> found = new HashMap<>();
-        object.fields().forEachRemaining(each -> found.put(each.getKey(), each.getValue().asText()));
+        object.properties().forEach(each -> found.put(each.getKey(), each.getValue().asText()));
         return found;
     }
 }

@@ -46,7 +46,8 @@ final class Transforms {
         }
         List<Expression> arguments = new ArrayList<>();
         for (JsonNode each : parameters) {
-            arguments.add(each.isInt() ? Expressions.literal(each.asInt()) : Expressions.literal(each.asText()));
+            Object value = each.isInt() ? (Object) each.asInt() : each.asText();
+            arguments.add(Expressions.literal(value));
         }
         for (String path : paths) {
             arguments.add(Expressions.column(path));

@@ -142,7 +142,11 @@ class WritableTable extends CatalogTable
 
         @Override
         public void commitStagedChanges() {
-            ours().ask("finish");
+            boolean mayReplace = loaded.get("may_replace").asBoolean();
+            if (ours().with("may_replace", mayReplace).ask("finish").has("exists")) {
+                throw new Tables.Refused(
+                        "Cannot create " + name() + ": another writer has made it meanwhile.");
+            }
         }
 
         @Override
