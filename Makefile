@@ -6,7 +6,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench soak clean
+.PHONY: help demo test check format bench soak wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ bench: $(READY) ## Measure, and print the numbers
 soak: $(READY) ## Many more examples, a death at every step, long races, a failing store, and tables on S3
 	PHALANX_PROFILE=soak $(BIN)/pytest tests/properties tests/faults tests/spark/test_random_joins.py $(ARGS)
 	PHALANX_TEST_STORE=s3 $(BIN)/pytest tests/integration $(ARGS)
+
+wheel: $(READY) ## Build a wheel with the Java classes compiled for the installed Spark
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 clean: ## Remove the environment and everything generated
 	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -20,6 +20,8 @@ from pathlib import Path
 import pyspark
 
 _SOURCES = Path(__file__).with_name("java")
+# A wheel has the jar for the Spark that it was built with: no JDK is needed with that one.
+_SHIPPED = Path(__file__).with_name("jars")
 _PROVIDER = "phalanx.bridge.Source"
 _SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
 _VERSION = "phalanx/bridge/spark-version"
@@ -34,7 +36,7 @@ class CannotCompile(Exception):
 def jar() -> Path | None:
     """The jar for the installed Spark, compiled if it is missing; None, and a warning, if not."""
     try:
-        return _compiled(_folder())
+        return compiled(_folder())
     except CannotCompile as reason:
         warnings.warn(
             f"Spark works with Phalanx by its Python source alone: {reason} Queries read all "
@@ -51,12 +53,14 @@ def _folder() -> Path:
     return Path(found) / "phalanx"
 
 
-def _compiled(folder: Path) -> Path:
+def compiled(folder: Path) -> Path:
+    """The jar that was shipped, or is in the folder, if need be after compiling it there."""
     sources = sorted(_SOURCES.rglob("*.java"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    target = folder / f"bridge-{pyspark.__version__}-{digest[:16]}.jar"
-    if target.exists():
-        return target
+    name = f"bridge-{pyspark.__version__}-{digest[:16]}.jar"
+    for target in (_SHIPPED / name, folder / name):
+        if target.exists():
+            return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as name:
