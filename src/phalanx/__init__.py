@@ -34,8 +34,9 @@ from phalanx.model.partition_by import (
 # Where it is defined, `hash` would take the place of Python's own.
 from phalanx.model.partition_by import hashed as hash
 from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.table.opening import create, open
 from phalanx.table.scan import Scan
-from phalanx.table.table import Table, create, open
+from phalanx.table.table import Table
 from phalanx.table.transaction import Transaction
 from phalanx.table.upgrading import Upgrade
 from phalanx.table.vacuum import Vacuumed

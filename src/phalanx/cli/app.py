@@ -34,9 +34,9 @@ from phalanx.cli.sources import STDIN, Format, Source, chained, format_of
 from phalanx.cli.tables import printable
 from phalanx.errors import InvalidSchema
 from phalanx.model.schema import Schema
+from phalanx.table.opening import create as create_table
+from phalanx.table.opening import open as open_table
 from phalanx.table.table import Table
-from phalanx.table.table import create as create_table
-from phalanx.table.table import open as open_table
 
 _SHOWN_ROWS = 50
 _SHOWN_PARTITIONS = 100

@@ -22,7 +22,7 @@ from phalanx.cli.options import (
 from phalanx.cli.progress import working
 from phalanx.cli.results import tell
 from phalanx.cli.tables import column, show
-from phalanx.table.table import open as open_table
+from phalanx.table.opening import open as open_table
 
 _SHOWN_SNAPSHOTS = 50
 

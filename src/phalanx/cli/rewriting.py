@@ -27,8 +27,8 @@ from phalanx.cli.tables import Column, cell, column, printable, show
 from phalanx.model.partition_key import json_value
 from phalanx.planning.rewrite import RewriteGroup, RewriteOptions, RewritePlan
 from phalanx.planning.scan import counted
+from phalanx.table.opening import open as open_table
 from phalanx.table.rewriting import MOST_COMMITS, Rewritten
-from phalanx.table.table import open as open_table
 
 _SHOWN_GROUPS = 100
 _DEFAULTS = RewriteOptions()

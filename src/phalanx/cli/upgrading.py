@@ -10,7 +10,7 @@ from phalanx.cli import json_text
 from phalanx.cli.options import Output, OutputOption, StorageOptions, Uri, storage_options
 from phalanx.cli.progress import working
 from phalanx.cli.tables import printable
-from phalanx.table.table import open as open_table
+from phalanx.table.opening import open as open_table
 
 
 def upgrade(

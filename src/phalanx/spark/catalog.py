@@ -30,7 +30,8 @@ from phalanx.storage import table_folders
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.table.table import Table, open
+from phalanx.table.opening import open
+from phalanx.table.table import Table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_KEYS = {"spec_id", "location", "read_version", "rows", "bytes"}

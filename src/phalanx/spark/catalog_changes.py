@@ -15,7 +15,8 @@ from phalanx.spark.catalog_partitioning import terms_of
 from phalanx.spark.types import arrow_schema
 from phalanx.storage.location import Location
 from phalanx.table import changes as table_changes
-from phalanx.table.table import Table, create
+from phalanx.table.opening import create
+from phalanx.table.table import Table
 
 # What Spark adds to the properties itself.
 _OF_SPARK = {"owner", "provider", "is_managed_location", "external"}

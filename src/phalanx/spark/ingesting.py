@@ -44,7 +44,8 @@ from phalanx.table.chunks import (
     markers_of,
 )
 from phalanx.table.new_rows import Position, Wanted, new_rows
-from phalanx.table.table import Table, open
+from phalanx.table.opening import open
+from phalanx.table.table import Table
 
 _INGEST = "ingest"
 

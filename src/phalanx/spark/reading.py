@@ -15,8 +15,9 @@ from phalanx.spark.failures import in_one_line, told_in_one_line
 from phalanx.spark.options import Options
 from phalanx.spark.types import arrow_schema, for_spark, spark_schema
 from phalanx.table import inspection
+from phalanx.table.opening import open
 from phalanx.table.splitting import ScanTask, tasks_of
-from phalanx.table.table import Table, open
+from phalanx.table.table import Table
 
 METADATA_TABLES = ("partitions", "files", "snapshots", "specs")
 

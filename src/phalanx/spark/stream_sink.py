@@ -20,7 +20,8 @@ from phalanx.spark.types import arrow_schema
 from phalanx.spark.writing import FilesWritten, check_unchanged, made, written
 from phalanx.storage.history_rows import Batch
 from phalanx.table.jobs import APPEND, OVERWRITE, WriteJob
-from phalanx.table.table import Table, open
+from phalanx.table.opening import open
+from phalanx.table.table import Table
 
 # What Spark tells each task of a stream: the query's id stays the same when it is started again.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"

@@ -30,7 +30,8 @@ from phalanx.table.jobs import (
     TaskFiles,
     WriteJob,
 )
-from phalanx.table.table import Table, create, open
+from phalanx.table.opening import create, open
+from phalanx.table.table import Table
 from phalanx.table.wanted_specs import wanted_spec
 
 DISTRIBUTIONS = ("auto", "hash", "none")

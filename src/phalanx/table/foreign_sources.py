@@ -13,7 +13,8 @@ from phalanx.errors import PhalanxError, shown
 from phalanx.model.schema import Schema
 from phalanx.storage.location import Location
 from phalanx.table.import_sources import ImportSource, lance_source, phalanx_source
-from phalanx.table.table import Table, open
+from phalanx.table.opening import open
+from phalanx.table.table import Table
 
 if TYPE_CHECKING:
     from phalanx.foreign.ducklake_table import DuckLakeTable

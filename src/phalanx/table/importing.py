@@ -32,7 +32,8 @@ from phalanx.table.chunks import (
 from phalanx.table.foreign_sources import opened_source
 from phalanx.table.import_sources import ImportSource, phalanx_source
 from phalanx.table.import_upgrades import plan_upgrade
-from phalanx.table.table import Table, create, open
+from phalanx.table.opening import create, open
+from phalanx.table.table import Table
 from phalanx.table.wanted_specs import wanted_spec
 
 _PARQUET_ID = b"PARQUET:field_id"

@@ -24,8 +24,9 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.table.inspection import bytes_of
 from phalanx.table.joining import JoinReader, SideReader, join_columns
+from phalanx.table.opening import open
 from phalanx.table.scan import bound, plan_of
-from phalanx.table.table import Table, open
+from phalanx.table.table import Table
 
 Joinable: TypeAlias = Table | str | os.PathLike[str]
 

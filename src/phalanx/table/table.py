@@ -12,26 +12,19 @@ import lance
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError, SchemaMismatch
-from phalanx.model.evolution import next_spec
-from phalanx.model.hive_properties import HiveProperties
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.partition_key import PartitionKey
-from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.rewrite import RewritePlan
 from phalanx.planning.rewrite_options import rewrite_options
 from phalanx.planning.scan import ScanPlan
-from phalanx.storage import creation, hive_creation
 from phalanx.storage.failures import told
 from phalanx.storage.history_rows import committed_markers
 from phalanx.storage.hive_creation import main_branches
-from phalanx.storage.hive_root import HiveRoot, open_root
-from phalanx.storage.leaf import check_storable
+from phalanx.storage.hive_root import HiveRoot
 from phalanx.storage.leaf_listing import LeafListing
-from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import new_salt
-from phalanx.storage.properties import EXPRESSIONS, NAMESPACE, Properties
+from phalanx.storage.properties import Properties
 from phalanx.table import (
     changes,
     foreign_writes,
@@ -58,7 +51,6 @@ from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.upgrading import Upgrade, upgrade
 from phalanx.table.vacuum import Vacuumed, vacuum
 
-LAYOUTS = (NAMESPACE, EXPRESSIONS, "hive")
 # What a rewrite takes beside its options: where rows go, and how they are committed.
 _OF_THE_RUN = ("target_spec", "partial_progress", "max_commits")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -476,66 +468,3 @@ class Table:
         self, name: str, arguments: Mapping[str, str], change: changes.SchemaChange
     ) -> None:
         self._manifest = changes.change_schema(self._writable(), name, arguments, change)
-
-
-def create(
-    uri: str | os.PathLike[str],
-    schema: pa.Schema,
-    partition_by: PartitionBy,
-    *,
-    transaction: str = "weak",
-    layout: str = "namespace",
-    storage_options: dict[str, str] | None = None,
-) -> Table:
-    """Make a partitioned namespace; an existing one is an error.
-
-    With `layout="expressions"` it is one of the draft in which every partition field is stored as
-    an expression; its buckets go by `md5_int`, and are never those of the newest format.
-    `layout="hive"` makes one of `key=value` folders instead, which has weak mode only.
-    """
-    if transaction not in ("weak", "strong"):
-        raise PhalanxError(
-            f"Cannot create a table with transaction={transaction!r}: expected 'weak' or 'strong'."
-        )
-    if layout not in LAYOUTS:
-        raise PhalanxError(
-            f"Cannot create a table with layout={layout!r}: expected {NAMESPACE!r}, the newest "
-            f"format, or {EXPRESSIONS!r} or 'hive', drafts before it."
-        )
-    location = Location.of(uri, storage_options)
-    if layout == "hive":
-        return Table(_create_hive(location, schema, partition_by, transaction))
-    numbered = Schema.of(schema)
-    check_storable(numbered)
-    spec = next_spec(partition_by, numbered, {}, drafted=layout == EXPRESSIONS)
-    properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None, layout)
-    hive_creation.check_not_hive(location)
-    manifest = creation.create(location, properties)
-    return Table(strong.complete(manifest) if transaction == "strong" else manifest)
-
-
-def _create_hive(
-    location: Location, schema: pa.Schema, partition_by: PartitionBy, transaction: str
-) -> LeafListing:
-    if transaction != "weak":
-        raise PhalanxError(
-            f"Cannot create {location} with transaction={transaction!r}: the hive layout has weak "
-            "mode only. Use layout='namespace', or leave it out."
-        )
-    properties = HiveProperties.of(schema, partition_by)
-    check_storable(properties.schema)
-    return hive_creation.create(location, properties)
-
-
-def open(
-    uri: str | os.PathLike[str],
-    *,
-    storage_options: dict[str, str] | None = None,
-    properties: Mapping[str, str] | None = None,
-) -> Table:
-    """The partitioned namespace at a path or URI, in whichever layout it is.
-
-    `properties` are those of the hive layout (`lance.partitioning.…`) that count instead of what
-    is stored there.
-    """
-    return Table(open_root(Location.of(uri, storage_options), properties))
