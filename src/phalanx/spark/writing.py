@@ -200,9 +200,9 @@ def made(
 def no_table(location: Location) -> NotPartitioned:
     """What is told where nothing says how to make a missing table."""
     return NotPartitioned(
-        f"Cannot write to {location}: there is no table. Check the path, or have it made "
-        "with option('partition_by', 'year(ts), bucket(16, id), country'), which may be "
-        "empty for a table of one partition."
+        f"Cannot write to {location}: there is no table. Check the path, or have it made: with the "
+        "option partition_by, such as 'year(ts), bucket(16, id), country' (in the shell "
+        "--partition-by), which may be empty for a table of one partition."
     )
 
 
