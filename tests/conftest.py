@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile(
     "test",
-    max_examples=300,
+    max_examples=100,
     deadline=None,
     # The same examples in every run: a change is judged by itself. The soak looks for new ones.
     derandomize=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import phalanx
 from phalanx.errors import PhalanxError
@@ -37,6 +38,10 @@ def snapshots(uri: str) -> int:
         return 0
 
 
+@pytest.mark.skipif(
+    os.environ.get("PHALANX_PROFILE") != "soak",
+    reason="starts Spark twice; test_import_deaths.py kills what an ingest is made of: make soak",
+)
 def test_a_killed_ingest_goes_on_where_it_was(tmp_path: Path) -> None:
     source, uri = tmp_path / "in", str(tmp_path / "table")
     source.mkdir()

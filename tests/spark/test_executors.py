@@ -12,12 +12,19 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "connect", "python"])
-def test_the_representative_ones_pass(master: str) -> None:
+@pytest.mark.parametrize(
+    ("master", "which"),
+    [
+        ("local-cluster[2,1,1024]", "executors"),
+        ("connect", "executors"),
+        ("python", "executors and bare"),
+    ],
+)
+def test_the_representative_ones_pass(master: str, which: str) -> None:
     """A process can hold one session: another one needs another process."""
     inherited = {name: text for name, text in os.environ.items() if "PYTEST" not in name}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "-m", "executors", str(HERE)],
+        [sys.executable, "-m", "pytest", "-n", "0", "-m", which, str(HERE)],
         env={**inherited, "PHALANX_TEST_MASTER": master},
         cwd=HERE.parent.parent,
         capture_output=True,

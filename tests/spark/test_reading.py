@@ -184,6 +184,7 @@ def as_dicts(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 @pytest.mark.executors
+@pytest.mark.bare
 def test_a_table_of_many_specs_and_changed_columns(
     spark: SparkSession, evolved: tuple[phalanx.Table, list[dict[str, Any]]]
 ) -> None:

@@ -116,6 +116,7 @@ def test_conditions_of_any_form_change_no_result(
 
 
 @pytest.mark.executors
+@pytest.mark.bare
 def test_queries_of_one_frame_have_nothing_to_do_with_each_other(
     spark: SparkSession, uri: str
 ) -> None:

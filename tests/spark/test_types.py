@@ -178,6 +178,7 @@ def test_every_value_arrives_in_spark(spark: SparkSession, stored: phalanx.Table
 
 
 @pytest.mark.executors
+@pytest.mark.bare
 def test_what_spark_has_read_it_writes_back_the_same(
     spark: SparkSession, stored: phalanx.Table, uri: str
 ) -> None:

@@ -40,7 +40,9 @@ def made(uri: str, mode: str) -> phalanx.Table:
     return table
 
 
-@pytest.mark.parametrize("mode", ["weak", pytest.param("strong", marks=pytest.mark.executors)])
+@pytest.mark.parametrize(
+    "mode", ["weak", pytest.param("strong", marks=[pytest.mark.executors, pytest.mark.bare])]
+)
 def test_append_and_overwrite(spark: SparkSession, uri: str, mode: str) -> None:
     table = made(uri, mode)
     save(frame(spark, ("a", 3), ("c", 4), (None, 5), ("c", 6), tasks=4), uri)

@@ -140,30 +140,37 @@ final class TableScan extends PythonScan
 
     @Override
     public Statistics estimateStatistics() {
+        if (streams) {
+            return of(OptionalLong.empty(), OptionalLong.empty());
+        }
         JsonNode known = described();
         long rows = known.get("rows").asLong();
         // Files hold all columns: those that are read have their part of the bytes.
         double part = (double) columns.defaultSize() / Math.max(1, schema.defaultSize());
         long bytes = (long) Math.ceil(known.get("bytes").asLong() * part);
+        return of(OptionalLong.of(Math.max(1, bytes)), OptionalLong.of(rows));
+    }
+
+    private static Statistics of(OptionalLong bytes, OptionalLong rows) {
         return new Statistics() {
             @Override
             public OptionalLong sizeInBytes() {
-                return OptionalLong.of(Math.max(1, bytes));
+                return bytes;
             }
 
             @Override
             public OptionalLong numRows() {
-                return OptionalLong.of(rows);
+                return rows;
             }
         };
     }
 
     @Override
     public Partitioning outputPartitioning() {
-        JsonNode keys = described().get("keys");
-        if (!isKeyed()) {
+        if (streams || !isKeyed()) {
             return new UnknownPartitioning(0);
         }
+        JsonNode keys = described().get("keys");
         Expression[] transforms = new Expression[keys.size()];
         for (int i = 0; i < transforms.length; i++) {
             transforms[i] = transform(keys.get(i));
