@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import arrow_udf
 
 import phalanx
 import phalanx.spark
@@ -68,6 +70,48 @@ def test_nested_columns_keep_their_place_over_many_batches(spark: SparkSession, 
     wrong = "place.x <> n OR place.y[0] <> string(n) OR tags['t'] <> n OR size(place.y) <> 2"
     assert frame.where(wrong).count() == 0
     assert frame.where("place IS NULL").count() == 4_000
+
+
+def test_rows_beside_a_function_in_python_stay_theirs_over_many_batches(
+    spark: SparkSession, uri: str
+) -> None:
+    """Spark holds on to batches of Arrow's columns until the function has answered for them."""
+    rows = 300_000
+    numbers = pa.array(range(rows), pa.int64())
+    thirds = pc.equal(pc.subtract(numbers, pc.multiply(pc.divide(numbers, 3), 3)), 0)
+    data = pa.table(
+        {
+            "k": pa.array(["ab"[i % 2] for i in range(rows)]),
+            "n": numbers,
+            "maybe": pc.if_else(thirds, pa.scalar(None, pa.int64()), numbers),
+            "text": pc.cast(numbers, pa.string()),
+        }
+    )
+    phalanx.create(uri, data.schema, ["k"]).append(data)
+
+    @arrow_udf("long")
+    def same(values: pa.Array) -> pa.Array:
+        return values
+
+    frame = spark.read.format("phalanx").load(uri)
+    beside = frame.withColumn("again", same(frame.n)).repartition(3, "again")
+    wrong = (
+        "again IS NULL OR again <> n OR text <> string(again) OR "
+        "(maybe IS NULL) <> (again % 3 = 0) OR maybe <> again"
+    )
+    assert beside.where(wrong).count() == 0
+    assert beside.agg({"again": "sum"}).collect()[0][0] == rows * (rows - 1) // 2
+    kept = beside.cache()
+    try:
+        assert (kept.count(), kept.where(wrong).count()) == (rows, 0)
+    finally:
+        kept.unpersist()
+    held = frame.cache()
+    try:
+        odd = "text <> string(n) OR (maybe IS NULL) <> (n % 3 = 0) OR maybe <> n"
+        assert (held.count(), held.where(odd).count()) == (rows, 0)
+    finally:
+        held.unpersist()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,11 @@ import org.apache.arrow.vector.TimeStampMicroTZVector;
 import org.apache.arrow.vector.TimeStampMicroVector;
 import org.apache.arrow.vector.ValueVector;
 import org.apache.arrow.vector.VarCharVector;
+import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarArray;
+import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
@@ -18,16 +22,21 @@ import org.apache.spark.unsafe.types.UTF8String;
  * A column of a batch, of which values of the common types are read where they are: Arrow would
  * look at each of them whether it is there, and whether it is within its buffer.
  *
- * <p>The next batch takes over its memory: who has read it must not give it back.
+ * <p>The next batch takes over its memory: who has read it must not give it back. That is also why
+ * it is no ArrowColumnVector itself: beside functions in Python, Spark holds on to batches of those
+ * while it asks for the next ones, and copies the rows of all others.
  */
-final class DirectColumn extends ArrowColumnVector {
+final class DirectColumn extends ColumnVector {
+    private final ArrowColumnVector arrow;
     private final boolean mayHaveNulls;
     // Where the values are, and where those of variable length begin; 0 where Arrow reads them.
     private final long values;
     private final long offsets;
 
-    DirectColumn(ValueVector vector) {
-        super(vector);
+    DirectColumn(ArrowColumnVector arrow) {
+        super(arrow.dataType());
+        this.arrow = arrow;
+        ValueVector vector = arrow.getValueVector();
         mayHaveNulls = vector.getNullCount() > 0;
         if (isPlain(vector)) {
             values = ((BaseFixedWidthVector) vector).getDataBuffer().memoryAddress();
@@ -58,38 +67,86 @@ final class DirectColumn extends ArrowColumnVector {
 
     @Override
     public boolean isNullAt(int row) {
-        return mayHaveNulls && super.isNullAt(row);
+        return mayHaveNulls && arrow.isNullAt(row);
     }
 
     @Override
     public int getInt(int row) {
-        return values != 0 ? Platform.getInt(null, values + 4L * row) : super.getInt(row);
+        return values != 0 ? Platform.getInt(null, values + 4L * row) : arrow.getInt(row);
     }
 
     @Override
     public long getLong(int row) {
-        return values != 0 ? Platform.getLong(null, values + 8L * row) : super.getLong(row);
+        return values != 0 ? Platform.getLong(null, values + 8L * row) : arrow.getLong(row);
     }
 
     @Override
     public float getFloat(int row) {
-        return values != 0 ? Platform.getFloat(null, values + 4L * row) : super.getFloat(row);
+        return values != 0 ? Platform.getFloat(null, values + 4L * row) : arrow.getFloat(row);
     }
 
     @Override
     public double getDouble(int row) {
-        return values != 0 ? Platform.getDouble(null, values + 8L * row) : super.getDouble(row);
+        return values != 0 ? Platform.getDouble(null, values + 8L * row) : arrow.getDouble(row);
     }
 
     @Override
     public UTF8String getUTF8String(int row) {
         if (offsets == 0 || isNullAt(row)) {
-            return super.getUTF8String(row);
+            return arrow.getUTF8String(row);
         }
         int start = Platform.getInt(null, offsets + 4L * row);
         int end = Platform.getInt(null, offsets + 4L * row + 4);
         return UTF8String.fromAddress(null, values + start, end - start);
     }
+
+    @Override
+    public int numNulls() {
+        return arrow.numNulls();
+    }
+
+    @Override
+    public boolean getBoolean(int row) {
+        return arrow.getBoolean(row);
+    }
+
+    @Override
+    public byte getByte(int row) {
+        return arrow.getByte(row);
+    }
+
+    @Override
+    public short getShort(int row) {
+        return arrow.getShort(row);
+    }
+
+    @Override
+    public Decimal getDecimal(int row, int precision, int scale) {
+        return arrow.getDecimal(row, precision, scale);
+    }
+
+    @Override
+    public byte[] getBinary(int row) {
+        return arrow.getBinary(row);
+    }
+
+    @Override
+    public ColumnarArray getArray(int row) {
+        return arrow.getArray(row);
+    }
+
+    @Override
+    public ColumnarMap getMap(int row) {
+        return arrow.getMap(row);
+    }
+
+    @Override
+    public ColumnVector getChild(int place) {
+        return arrow.getChild(place);
+    }
+
+    @Override
+    public void close() {}
 
     @Override
     public void closeIfFreeable() {}

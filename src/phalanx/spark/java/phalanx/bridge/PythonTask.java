@@ -109,7 +109,7 @@ final class PythonTask {
         ArrowColumnVector rows = (ArrowColumnVector) batch.column(0);
         ColumnVector[] found = new ColumnVector[columns];
         for (int i = 0; i < columns; i++) {
-            found[i] = new DirectColumn(rows.getChild(i).getValueVector());
+            found[i] = new DirectColumn(rows.getChild(i));
         }
         return new ColumnarBatch(found, batch.numRows());
     }
