@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,29 @@ def test_tables_that_fit_are_joined_without_a_shuffle(spark: SparkSession, tmp_p
     right.append(right_rows(3))
     right.append(right_rows(4))
     check(spark, left, right, ["id", "x"], shuffled=False)
+
+
+def test_a_query_of_a_join_reads_the_columns_that_it_needs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    left = phalanx.create(tmp_path / "left", LEFT, [phalanx.bucket("id", 8)])
+    left.append(left_rows(1))
+    right = phalanx.create(tmp_path / "right", RIGHT, [phalanx.bucket("id", 2)])
+    right.append(right_rows(3))
+    mine, theirs = (
+        spark.createDataFrame(spark.read.format("phalanx").load(each.uri).toArrow())
+        for each in (left, right)
+    )
+    for how in HOWS:
+        found = phalanx.spark.join(spark, left, right, ["id", "x"], how)
+        expected = mine.join(theirs, ["id", "x"], how)
+        assert found.count() == expected.count(), how
+        for column in ("id", found.columns[-1]):
+            # By their texts: no NaN equals another.
+            rows, wanted = (
+                Counter(map(repr, each.select(column).collect())) for each in (found, expected)
+            )
+            assert rows == wanted, (how, column)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -22,6 +22,10 @@ class GroupedWork:
     def schema(self) -> pa.Schema:
         """The columns of the join."""
         return self.reader.schema
+
+    def reading(self, names: Sequence[str]) -> GroupedWork:
+        """The same join, of fewer columns."""
+        return replace(self, reader=self.reader.reading(names))
 
     def without_tasks(self) -> GroupedWork:
         """The same work, as one task sees it."""
@@ -45,6 +49,10 @@ class SideWork:
         """The columns of the side, renamed."""
         stored = self.side.schema.arrow
         return pa.schema([(new, stored.field(name).type) for name, new in self.names])
+
+    def reading(self, names: Sequence[str]) -> SideWork:
+        """The same leaves, with fewer of their columns."""
+        return replace(self, names=tuple(each for each in self.names if each[1] in names))
 
     def without_tasks(self) -> SideWork:
         """The same work, as one task sees it."""

@@ -26,7 +26,7 @@ class WorkReader(DataSourceReader):
     """Runs the tasks of some work."""
 
     def __init__(self, work: Work, schema: StructType) -> None:
-        self._work = work
+        self._work = work.reading(schema.names)
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:

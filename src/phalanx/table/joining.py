@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -97,6 +97,18 @@ class JoinReader:
     def schema(self) -> pa.Schema:
         """The columns of the result."""
         return pa.schema([(column.name, column.type) for column in self.columns])
+
+    def reading(self, names: Sequence[str]) -> JoinReader:
+        """The same join, with these of its columns: of each side only what they are made of."""
+        columns = tuple(column for column in self.columns if column.name in names)
+        left, right = (
+            replace(side, columns=tuple(name for name in side.columns if name in read))
+            for side, read in (
+                (self.left, {column.left for column in columns}),
+                (self.right, {column.right for column in columns}),
+            )
+        )
+        return replace(self, left=left, right=right, columns=columns)
 
     def batches(self, task: JoinTask) -> Iterator[pa.RecordBatch]:
         """The rows that a task gives."""

@@ -148,6 +148,10 @@ class GroupWork:
         default=pa.schema([("group", pa.int64()), ("done", pa.binary())]), init=False
     )
 
+    def reading(self, names: Sequence[str]) -> GroupWork:
+        """The same work: nothing of what it gives is read."""
+        return self
+
     def without_tasks(self) -> GroupWork:
         """The same work, as one task sees it."""
         return GroupWork(())

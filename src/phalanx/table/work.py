@@ -30,6 +30,9 @@ class Work(Protocol):
     def tasks(self) -> Sequence[Any]:
         """What the tasks do; each must be picklable."""
 
+    def reading(self, names: Sequence[str]) -> Work:
+        """The same work, for which no other columns need be read than these of its rows."""
+
     def without_tasks(self) -> Work:
         """The same work, as one task sees it."""
 
