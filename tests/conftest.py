@@ -1,9 +1,11 @@
-"""How hard the property tests try, and which tests share a process.
+"""How hard the property tests try, which tests share a process, and how other processes start.
 
 PHALANX_PROFILE is `test` (the default) or `soak`.
 """
 
+import compileall
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +27,23 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("PHALANX_PROFILE", "test"))
 
+# A JVM of tests ends before the thorough compiler and a parallel collector have paid: it starts
+# with half the work without them. Every process that starts Spark inherits it.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_name, JAVA_OPTIONS)
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the sources once, also where Python is told to keep no bytecode.
+
+    Workers of Spark, shells and writers that are killed would each compile them anew.
+    """
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(__file__).parents[1] / "src", quiet=2)
+
+
+_WITH_SESSION = ("tests/spark/", "test_spark_kills", "test_rewrite_fire")
 # They start processes of their own, or none.
 _WITHOUT_SESSION = ("test_converting", "test_executors", "driver_dies", "executor_dies")
 
@@ -38,7 +56,7 @@ class _OneSparkSession(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        is_spark = "tests/spark/" in nodeid or "test_spark_kills" in nodeid
+        is_spark = any(name in nodeid for name in _WITH_SESSION)
         if is_spark and not any(name in nodeid for name in _WITHOUT_SESSION):
             return "spark"
         return nodeid

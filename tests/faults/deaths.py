@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -15,10 +14,8 @@ from typing import NoReturn
 import phalanx
 from faults.strong_changes import CHANGES, DRAFT_CHANGES
 from phalanx.storage.steps import Observer, Step, observed
+from processes import SERVER
 
-# Lance does not survive a fork after its first use: the server that forks has only imported it.
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([__name__])
 _LONGEST = 60
 
 
@@ -49,7 +46,7 @@ def failing_at(step: Step, time: int, error: BaseException) -> Iterator[None]:
 
 def killed_at(step: Step, time: int, root: Path, name: str) -> bool:
     """Whether a process of its own that makes the change died there; else it came to its end."""
-    process = _SERVER.Process(target=_die, args=(step.name, time, str(root), name))
+    process = SERVER.Process(target=_die, args=(step.name, time, str(root), name))
     process.start()
     process.join(_LONGEST)
     assert process.exitcode in (0, -signal.SIGKILL), (name, step, process.exitcode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import time
 from collections import Counter, defaultdict
@@ -18,6 +17,7 @@ import pyarrow as pa
 import phalanx
 from faults.history import Operation, Transaction, Version, read, write
 from phalanx.errors import CommitConflict
+from processes import SERVER
 
 SCHEMA = pa.schema(
     [
@@ -29,9 +29,6 @@ SCHEMA = pa.schema(
         ("keys", pa.string()),
     ]
 )
-# Lance does not survive a fork after its first use: the server that forks has only imported it.
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([__name__])
 
 
 @dataclass(frozen=True)
@@ -68,8 +65,8 @@ def create(race: Race, keys: list[str], start: int, layout: str = "namespace") -
 
 def run(race: Race, *work: tuple[Callable[..., None], tuple[Any, ...]], longest: float) -> None:
     """Do all of it at the same time, with a reader beside it."""
-    reader = _SERVER.Process(target=watch, args=(race,))
-    writers = [_SERVER.Process(target=target, args=(race, *args)) for target, args in work]
+    reader = SERVER.Process(target=watch, args=(race,))
+    writers = [SERVER.Process(target=target, args=(race, *args)) for target, args in work]
     for process in (reader, *writers):
         process.start()
     try:

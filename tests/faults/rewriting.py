@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -14,7 +13,6 @@ import pyarrow as pa
 
 import phalanx
 
-SERVER = multiprocessing.get_context("forkserver")
 SCHEMA = pa.schema([("p", pa.int32()), ("batch", pa.string()), ("n", pa.int64())])
 
 
@@ -33,7 +31,7 @@ def create(root: str, partitions: int, files: int, rows: int) -> phalanx.Table:
     return table
 
 
-def write(root: str, name: str, partitions: int, over: str) -> None:
+def write(root: str, name: str, partitions: int, over: str, pause: float) -> None:
     """Append batches, and remove every other one again, until it is over; their names are told."""
     table = phalanx.open(root)
     number = 0
@@ -49,6 +47,7 @@ def write(root: str, name: str, partitions: int, over: str) -> None:
             else:
                 print(f"+{mine}", file=told)
             number += 1
+            time.sleep(pause)
 
 
 def kill_workers(driver: int, over: str, pause: float) -> None:

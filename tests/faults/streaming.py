@@ -68,8 +68,6 @@ def run(source: str, target: str, checkpoint: str) -> None:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "512m",
-        # It does not live long.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 import phalanx
 from faults import rewriting
-from faults.rewriting import SERVER, create, executors, kill_workers, write
+from faults.rewriting import create, executors, kill_workers, write
+from processes import SERVER
 from spark.conftest import spark, uri  # noqa: F401
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
@@ -69,8 +70,10 @@ def test_writers_beside_it(
 ) -> None:
     table = create(uri, PARTITIONS, FILES, ROWS)
     over = tmp_path / "over"
+    # Without a rest they take all the time that the rewrites need.
+    rest = 0.0 if SOAK else 0.1
     others = [
-        SERVER.Process(target=write, args=(uri, f"writer{number}", PARTITIONS, str(over)))
+        SERVER.Process(target=write, args=(uri, f"writer{number}", PARTITIONS, str(over), rest))
         for number in range(2)
     ]
     if kills:

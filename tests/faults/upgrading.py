@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 
 import phalanx
 from phalanx.storage.steps import Step, observed
+from processes import SERVER
 
-# Lance does not survive a fork after its first use: the server that forks has only imported it.
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([__name__])
 _LONGEST = 60
 
 
 def killed_at(step: int, uri: str) -> bool:
     """Whether a process of its own died after so many steps; else the upgrade came to its end."""
-    process = _SERVER.Process(target=_upgrade, args=(step, uri))
+    process = SERVER.Process(target=_upgrade, args=(step, uri))
     process.start()
     process.join(_LONGEST)
     assert process.exitcode in (0, -signal.SIGKILL), process.exitcode

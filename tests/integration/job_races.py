@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from collections.abc import Iterable
 from typing import Any
@@ -14,8 +13,6 @@ from phalanx.table.jobs import TaskFiles, WriteJob
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
 Row = tuple[str | None, int]
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload([__name__])
 
 
 def rows(*pairs: Row) -> pa.Table:

@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import phalanx
-from integration.job_races import SCHEMA, SERVER, Row, rows, run_jobs, write_task, written
+from integration.job_races import SCHEMA, Row, rows, run_jobs, write_task, written
 from integration.stores import Store
 from phalanx.errors import (
     CommitConflict,
@@ -28,6 +28,7 @@ from phalanx.errors import (
     PhalanxError,
     SchemaMismatch,
 )
+from processes import SERVER
 
 _LONGEST = 120
 

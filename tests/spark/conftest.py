@@ -32,6 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "America/New_York",
         "spark.driver.memory": "1g",
         # Derby writes its log there.
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={tmp_path_factory.mktemp('derby')}",
     }
     builder = SparkSession.builder.appName("tests")
