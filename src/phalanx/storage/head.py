@@ -25,6 +25,7 @@ from phalanx.storage.history_rows import (
     MARKER,
     PHALANX,
     TABLE_VERSION,
+    UPDATES,
     Batch,
     Marker,
     history_rows,
@@ -157,19 +158,20 @@ def commit(
     new: pa.Table | None = None,
     epoch: int | None = None,
     marker: Marker | None = None,
+    updates: str | None = None,
 ) -> int:
     """Commit one snapshot on top of exactly this manifest, whose head it is; the snapshot's id.
 
     A lost race raises, and `UnknownOutcome` where the store does not tell what it did. `new` has
     the rows of partitions that this commit makes. `epoch` is that of the properties, where the
-    commit completes a change of them.
+    commit completes a change of them. `updates` names the file that says which rows became which.
     """
     moment = _time(head.time)
     number = head.sequence + 1
     head = replace(head, sequence=number, time=moment)
     if epoch is not None:
         head = replace(head, epoch=epoch)
-    snapshot = {
+    snapshot: dict[str, Any] = {
         "id": number,
         "time": moment,
         "operation": operation,
@@ -180,6 +182,8 @@ def commit(
         # By this a writer knows its own snapshot, when the store's answer was lost.
         "token": uuid.uuid4().hex,
     }
+    if updates is not None:
+        snapshot[UPDATES] = updates
     ours = {HEAD: head.to_json(), snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
         ours |= marker_rows(marker, number, moment)

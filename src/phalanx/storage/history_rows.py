@@ -21,12 +21,16 @@ TABLE_VERSION = "table_version"
 PHALANX = "phalanx"
 SNAPSHOT = "__phalanx_snapshot"
 MARKER = "__phalanx_marker"
+# What a snapshot's row calls the file that says which rows became which.
+UPDATES = "updates"
 
 # A leaf got the schema of the table. Where its main branch was taken over at that, from weak mode
 # or from another writer, its rows came with it.
 _ALIGNED = "change"
 # What only moves, rewrites, removes or restores rows that were in an earlier snapshot.
 _BRING_NO_ROWS = frozenset({"create", "delete", "rollback", "rewrite"})
+# What leaves every row as it was, wherever it is stored since.
+_CHANGE_NO_ROWS = frozenset({"create", "rewrite"})
 # How a history begins: nothing came before, as far as any snapshot tells.
 _BEGINNINGS = frozenset({"create", "set_mode"})
 # More rows than these are not looked for by their ids.
@@ -48,6 +52,13 @@ class Entry:
         if self.operation == _ALIGNED:
             return self.main is not None
         return not _BRING_NO_ROWS.issuperset(self.operation.split("+"))
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows may have come to the leaf, or gone; an unknown operation may do both."""
+        if self.operation == _ALIGNED:
+            return self.main is not None
+        return not _CHANGE_NO_ROWS.issuperset(self.operation.split("+"))
 
 
 @dataclass(frozen=True, slots=True)

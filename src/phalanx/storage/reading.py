@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 import lance
 import pyarrow as pa
@@ -30,6 +31,8 @@ _FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
 # A leaf is decoded by several threads of Lance, and the next ones should be under way by then.
 SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
 _END = object()
+# What is read piece by piece: scans of leaves, or parts of them.
+Scanned = TypeVar("Scanned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class LeafScan:
             limit=self.limit if rest == TRUE else None,
             fragments=self._chosen(dataset),
             scan_in_order=True,
-            batch_size=_batch_rows(dataset, self.schema),
+            batch_size=batch_rows(dataset, self.schema),
             batch_readahead=_BATCHES_AHEAD,
             # Rows without columns are counted by something.
             with_row_address=not stored,
@@ -111,7 +114,7 @@ class LeafScan:
         scanner = dataset.scanner(
             fragments=self._chosen(dataset),
             scan_in_order=True,
-            batch_size=_batch_rows(dataset, self.schema),
+            batch_size=batch_rows(dataset, self.schema),
         )
         for batch in scanner.to_batches():
             rows = reconciled(batch, leaf, self.schema)
@@ -128,7 +131,7 @@ def _projected(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([plain.field(name) for name in columns])
 
 
-def _batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
+def batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
     """How many rows make a batch of a few megabytes: many short ones cost more than a few long."""
     rows, size = 0, 0
     for fragment in dataset.get_fragments():
@@ -174,14 +177,14 @@ def columns_read(predicate: Predicate, schema: Schema) -> list[str]:
 
 
 def in_order(
-    scans: Iterable[LeafScan], threads: int, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
+    scans: Iterable[Scanned], threads: int, read: Callable[[Scanned], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
     """The batches of all scans, scan by scan, while the next scans are already being read.
 
     Each scan being read holds a few batches at most, so memory does not grow with the data.
     """
     waiting = iter(scans)
-    running: list[_Ahead] = []
+    running: list[_Ahead[Scanned]] = []
     try:
         while True:
             while len(running) < threads and (scan := next(waiting, None)) is not None:
@@ -195,11 +198,11 @@ def in_order(
             ahead.stop()
 
 
-class _Ahead:
+class _Ahead(Generic[Scanned]):
     """A scan that is read by its own thread, a few batches ahead."""
 
     def __init__(
-        self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
+        self, scan: Scanned, read: Callable[[Scanned], Iterator[pa.RecordBatch]]
     ) -> None:
         self._queue: queue.Queue[object] = queue.Queue(_BATCHES_AHEAD)
         self._stopped = threading.Event()
@@ -222,7 +225,7 @@ class _Ahead:
             except queue.Empty:
                 continue
 
-    def _run(self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]) -> None:
+    def _run(self, scan: Scanned, read: Callable[[Scanned], Iterator[pa.RecordBatch]]) -> None:
         try:
             for batch in read(scan):
                 self._queue.put(batch)

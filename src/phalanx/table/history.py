@@ -51,22 +51,7 @@ def newest(manifest: Manifest) -> int | None:
 
 def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
     """The manifest of a snapshot, by id or as of a time (in UTC where it names no zone)."""
-    snapshot = _plain(snapshot)
-    found = snapshots_in(manifest)
-    if isinstance(snapshot, datetime):
-        moment = snapshot if snapshot.tzinfo else snapshot.replace(tzinfo=UTC)
-        chosen = [each for each in found if datetime.fromisoformat(each["time"]) <= moment]
-    else:
-        chosen = [each for each in found if each["id"] == snapshot]
-    if not chosen:
-        span = f"{found[0]['id']} to {found[-1]['id']}" if found else "none"
-        newest = head_of(manifest)
-        gone = "Older ones were removed by vacuum. " if newest and newest.horizon else ""
-        raise PhalanxError(
-            f"{manifest.root} has no snapshot {snapshot}: expected one of {span}. {gone}See "
-            "snapshots()."
-        )
-    wanted = chosen[-1]
+    wanted = found(manifest, snapshot)
     # Other commits than snapshots change the manifest too: the snapshot is the next or later.
     shown = None
     for version in range(int(wanted["manifest_version"]) + 1, manifest.version + 1):
@@ -89,7 +74,27 @@ def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
     )
 
 
-def _plain(snapshot: Any) -> int | datetime:
+def found(manifest: Manifest, snapshot: int | datetime) -> dict[str, Any]:
+    """What the row of a snapshot says, by id or as of a time."""
+    snapshot = plain(snapshot)
+    listed = snapshots_in(manifest)
+    if isinstance(snapshot, datetime):
+        moment = snapshot if snapshot.tzinfo else snapshot.replace(tzinfo=UTC)
+        chosen = [each for each in listed if datetime.fromisoformat(each["time"]) <= moment]
+    else:
+        chosen = [each for each in listed if each["id"] == snapshot]
+    if not chosen:
+        span = f"{listed[0]['id']} to {listed[-1]['id']}" if listed else "none"
+        newest = head_of(manifest)
+        gone = "Older ones were removed by vacuum. " if newest and newest.horizon else ""
+        raise PhalanxError(
+            f"{manifest.root} has no snapshot {snapshot}: expected one of {span}. {gone}See "
+            "snapshots()."
+        )
+    return chosen[-1]
+
+
+def plain(snapshot: Any) -> int | datetime:
     """What a user names a snapshot by; as `snapshots()` has it, too."""
     if isinstance(snapshot, pa.Scalar):
         snapshot = snapshot.as_py()

@@ -36,6 +36,7 @@ from phalanx.table import (
 )
 from phalanx.table.adopt import adopt
 from phalanx.table.arrivals import Statement
+from phalanx.table.feed import ChangeFeed, feed_of
 from phalanx.table.findings import Health
 from phalanx.table.health import health
 from phalanx.table.health_limits import health_limits
@@ -357,6 +358,26 @@ class Table:
     def diff(self, a: int | datetime, b: int | datetime) -> pa.Table:
         """The partitions that differ between two snapshots, with rows added and removed."""
         return history.diff(self._strong(self._namespace()), a, b)
+
+    @_tells("tell the changes of")
+    def changes(
+        self,
+        from_snapshot: int | datetime,
+        to_snapshot: int | datetime | None = None,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> ChangeFeed:
+        """The rows that came, went and became others after a snapshot, up to another (the newest).
+
+        Told snapshot by snapshot, each row with `_change` ("insert", "delete", "update_before" or
+        "update_after"), `_snapshot`, and `_update`, which the two rows of an update have in common.
+        Of a snapshot the rows that went are first: replayed in order, the feed makes the rows of
+        the one snapshot those of the other. Rows have the columns as of `to_snapshot`; `where`
+        prunes partitions, and judges every row, before or after, for itself. Snapshot 0 is the
+        table before its first one.
+        """
+        manifest = self._strong(self._namespace())
+        return feed_of(manifest, from_snapshot, to_snapshot, where, columns)
 
     @_tells("change the mode of")
     def set_mode(self, mode: str) -> None:
