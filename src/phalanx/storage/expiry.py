@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phalanx.storage.head import Head, head_row, with_head
-from phalanx.storage.history_rows import MARKER, PHALANX, SNAPSHOT, TABLE_VERSION
+from phalanx.storage.history_rows import MARKER, PHALANX, SNAPSHOT, TABLE_VERSION, UPDATES
 from phalanx.storage.manifest import HEAD, Manifest
 from phalanx.storage.manifest_changes import change
 from phalanx.storage.naming import SEPARATOR
@@ -32,12 +32,14 @@ class Expiry:
     """What is over: the snapshots, and the addresses of all rows that only they need.
 
     `oldest` is what the row of the oldest retained snapshot says (None where there is none yet),
-    and `versions` has those of each leaf that retained snapshots read.
+    `versions` has those of each leaf that retained snapshots read, and `updates` names the files
+    that tell what they updated.
     """
 
     snapshots: tuple[int, ...]
     oldest: dict[str, Any] | None
     versions: dict[str, set[int]]
+    updates: frozenset[str]
     addresses: npt.NDArray[np.uint64]
 
 
@@ -75,8 +77,15 @@ def expired(manifest: Manifest, moment: datetime) -> Expiry:
         if said["snapshot"] < first and not recent:
             gone.append(address)
     versions, older = _versions(manifest, first)
+    updates = frozenset(
+        said[UPDATES] for said, _ in snapshots if said["id"] >= first and UPDATES in said
+    )
     return Expiry(
-        tuple(number for number, _ in over), oldest, versions, np.array(gone + older, np.uint64)
+        tuple(number for number, _ in over),
+        oldest,
+        versions,
+        updates,
+        np.array(gone + older, np.uint64),
     )
 
 

@@ -83,9 +83,7 @@ def _of_both(
             yield replace(came, unchanged=here, size=_share(came, new))
 
 
-def _whole(
-    leaf: ChangedLeaf, version: int, fragment: FragmentMetadata, came: bool
-) -> ChangedRows:
+def _whole(leaf: ChangedLeaf, version: int, fragment: FragmentMetadata, came: bool) -> ChangedRows:
     return ChangedRows(
         replace(leaf.scan, version=version),
         fragment.id,

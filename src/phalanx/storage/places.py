@@ -51,9 +51,7 @@ class Places:
         return cls(tuple(names.dictionary.to_pylist()), codes, np.asarray(rows, np.uint32))
 
     @classmethod
-    def at(
-        cls, fragments: Iterable[FragmentMetadata], addresses: npt.NDArray[np.uint64]
-    ) -> Places:
+    def at(cls, fragments: Iterable[FragmentMetadata], addresses: npt.NDArray[np.uint64]) -> Places:
         """Rows by their addresses in a version of a leaf, which has these fragments."""
         known = sorted((fragment.id, file_of(fragment)) for fragment in fragments)
         numbers = np.array([number for number, _ in known], np.uint64)

@@ -201,9 +201,7 @@ def in_order(
 class _Ahead(Generic[Scanned]):
     """A scan that is read by its own thread, a few batches ahead."""
 
-    def __init__(
-        self, scan: Scanned, read: Callable[[Scanned], Iterator[pa.RecordBatch]]
-    ) -> None:
+    def __init__(self, scan: Scanned, read: Callable[[Scanned], Iterator[pa.RecordBatch]]) -> None:
         self._queue: queue.Queue[object] = queue.Queue(_BATCHES_AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(scan, read), daemon=True)

@@ -18,7 +18,6 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.publishing import shows
 
-
 # What holds the rows of a fragment, the deleted ones included: the names of all its files.
 Contents = tuple[str, ...]
 

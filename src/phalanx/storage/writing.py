@@ -40,6 +40,19 @@ Opening = Callable[[Location, int | None], lance.LanceDataset]
 _MOST_NAMED = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Files whose rows replace others, one by one: `old` tells in the same order where those were.
+
+    Its columns are `leaf`, a place among `leaves`, which are object ids, and `address`, that of
+    the row in the version of the leaf that the change was made for.
+    """
+
+    fragments: tuple[FragmentMetadata, ...]
+    leaves: tuple[str, ...]
+    old: pa.Table
+
+
 @dataclass(slots=True)
 class LeafWrite:
     """What is to happen to one leaf: written files that come, and rows that go."""
@@ -50,6 +63,8 @@ class LeafWrite:
     version: int | None
     fragments: tuple[FragmentMetadata, ...] = ()
     deletion: Deletion | None = field(default=None)
+    # Which of the new files hold rows that stand for others.
+    replacements: tuple[Replacement, ...] = ()
 
 
 def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Manifest:

@@ -217,8 +217,6 @@ def _planned(change: LeafChange, partition: PlannedPartition) -> PlannedChange:
     )
 
 
-
-
 def _check_names(columns: Sequence[str], manifest: Manifest) -> None:
     for name in TOLD.names:
         if name in columns:
@@ -238,10 +236,13 @@ def _span(
     assert last is not None
     listed = snapshots_in(manifest)
     wanted = history.plain(from_snapshot)
-    if listed and begins_history(listed[0]) and wanted == listed[0]["id"] - 1:
-        first = int(wanted)
+    oldest = int(listed[0]["id"])
+    if isinstance(wanted, int) and wanted == oldest - 1 and begins_history(listed[0]):
+        first = wanted
+    elif isinstance(wanted, int) and 0 <= wanted < oldest:
+        raise _expired(manifest, wanted, last, wanted)
     else:
-        first = int(history.found(manifest, from_snapshot)["id"])
+        first = int(history.found(manifest, wanted)["id"])
     if first > last:
         raise PhalanxError(
             f"Cannot tell the changes of {manifest.root} from snapshot {first} to {last}: the "
@@ -257,9 +258,13 @@ def _check_there(manifest: Manifest, first: int, last: int) -> None:
     if missing == [first] and first + 1 in listed and begins_history(listed[first + 1]):
         return
     if missing:
-        oldest = snapshots_in(manifest)[0]["id"]
-        raise PhalanxError(
-            f"Cannot tell the changes of {manifest.root} from snapshot {first} to {last}: "
-            f"snapshot {missing[0]} is not retained any more. The oldest retained is {oldest}: "
-            "begin there with a copy of the table as of then."
-        )
+        raise _expired(manifest, first, last, missing[0])
+
+
+def _expired(manifest: Manifest, first: int, last: int, missing: int) -> PhalanxError:
+    oldest = snapshots_in(manifest)[0]["id"]
+    return PhalanxError(
+        f"Cannot tell the changes of {manifest.root} from snapshot {first} to {last}: snapshot "
+        f"{missing} is not retained any more. The oldest retained is {oldest}: begin there, with "
+        "the rows of the table as of then."
+    )

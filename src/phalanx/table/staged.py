@@ -27,6 +27,7 @@ from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, locations_of, note_published, publish, standing
 from phalanx.storage.races import is_lost_race
+from phalanx.storage.recording import Recording
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, named, remove_unlisted
 from phalanx.table.keys import keys_named
@@ -100,6 +101,7 @@ class StagedChanges:
         # Leaves that files were written for, in the versions that get them.
         self._opened: dict[tuple[str, int | None], lance.LanceDataset] = {}
         self._rebased: dict[tuple[str, int], int] = {}
+        self._updates = Recording()
         self.is_repeated = False
         """Whether another transaction with the same marker was committed, and this one was not."""
 
@@ -172,6 +174,7 @@ class StagedChanges:
             found.added += done.added
             found.removed += done.removed
             removed += done.removed
+        self._updates.add(writes)
         if staged:
             self._operations.append(operation)
             self.manifest = self.manifest.with_staged(staged)
@@ -226,13 +229,17 @@ class StagedChanges:
                 self._check_replaced(latest)
             with self.unless_vacuumed():
                 leaves, new = self._on_top_of(latest)
+                staged = [(each.location, each.version) for each in self._leaves.values()]
+                updates = self._updates.written(latest.root, staged)
             if not leaves and new is None and marker is None:
                 why = "and changed every file that was rewritten"
                 raise self._overtaken(latest, set(self._leaves), why)
             names[:] = [each.object_id for each in leaves]
             operation = "+".join(dict.fromkeys(self._operations)) or "nothing"
             try:
-                return head.commit(latest, now, leaves, operation, new=new, marker=marker)
+                return head.commit(
+                    latest, now, leaves, operation, new=new, marker=marker, updates=updates
+                )
             except BaseException as error:
                 if not is_lost_race(error):
                     # The new leaves are perhaps listed, or soon will be: they stay.
@@ -308,6 +315,7 @@ class StagedChanges:
 
     def _on_top_of(self, latest: Manifest) -> tuple[list[LeafVersion], pa.Table | None]:
         """The staged versions on top of a manifest, and the rows of the partitions it lacks."""
+        self._updates.begin()
         found: list[LeafVersion] = []
         old = {name: each for name, each in self._leaves.items() if each.base is not None}
         current = latest.versions(old)
@@ -363,7 +371,9 @@ class StagedChanges:
                 why = "and both remove rows of the same file"
                 raise self._overtaken(latest, {name}, why) from None
             self._rebased[name, current] = version
-        return self._rebased[name, current]
+        version = self._rebased[name, current]
+        self._updates.follow(each.location, each.version, each.location, current, version)
+        return version
 
     def _rewritten_on(self, each: _Leaf, current: int) -> int:
         """The new files on top of another version; the same version where none stands for any."""
@@ -377,13 +387,14 @@ class StagedChanges:
         """Our new partition in the one that another writer has made at the same time."""
         name, current = str(row[OBJECT_ID]), row[READ_VERSION]
         assert isinstance(current, int)
+        target = latest.root.child(str(row[LOCATION]))
         if (name, current) not in self._rebased:
-            target = latest.root.child(str(row[LOCATION]))
             schema = latest.properties.schema
             self._rebased[name, current] = moved(
                 each.location, each.version, target, current, schema
             )
         version = self._rebased[name, current]
+        self._updates.follow(each.location, each.version, target, current, version)
         return LeafVersion(name, version, each.operation, each.added, each.removed)
 
     def _overtaken(self, latest: Manifest, names: set[str], why: str) -> Overtaken:

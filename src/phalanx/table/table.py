@@ -25,8 +25,8 @@ from phalanx.storage.hive_root import HiveRoot
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.properties import Properties
+from phalanx.table import changes as property_changes
 from phalanx.table import (
-    changes,
     foreign_writes,
     history,
     hive_upgrade,
@@ -449,7 +449,7 @@ class Table:
     @_tells("evolve")
     def evolve(self, partition_by: PartitionBy) -> PartitionSpec:
         """Write under another spec from now on; what is stored stays as it is."""
-        self._manifest, spec = changes.evolve(self._writable(), partition_by)
+        self._manifest, spec = property_changes.evolve(self._writable(), partition_by)
         return spec
 
     def add_column(self, field: pa.Field) -> None:
@@ -459,13 +459,15 @@ class Table:
         self._change(
             "add_column",
             {"name": field.name, "type": str(field.type)},
-            lambda properties: changes.added(properties, field),
+            lambda properties: property_changes.added(properties, field),
         )
 
     def drop_column(self, name: str) -> None:
         """Remove a column, which the newest spec must not need."""
         self._change(
-            "drop_column", {"name": name}, lambda properties: changes.dropped(properties, name)
+            "drop_column",
+            {"name": name},
+            lambda properties: property_changes.dropped(properties, name),
         )
 
     def rename_column(self, old: str, new: str) -> None:
@@ -473,7 +475,7 @@ class Table:
         self._change(
             "rename_column",
             {"name": old, "new": new},
-            lambda properties: changes.renamed(properties, old, new),
+            lambda properties: property_changes.renamed(properties, old, new),
         )
 
     def promote_column(self, name: str, type: pa.DataType) -> None:
@@ -481,11 +483,11 @@ class Table:
         self._change(
             "promote_column",
             {"name": str(name), "type": str(type)},
-            lambda properties: changes.promoted(properties, name, type),
+            lambda properties: property_changes.promoted(properties, name, type),
         )
 
     @_tells("change the schema of")
     def _change(
-        self, name: str, arguments: Mapping[str, str], change: changes.SchemaChange
+        self, name: str, arguments: Mapping[str, str], change: property_changes.SchemaChange
     ) -> None:
-        self._manifest = changes.change_schema(self._writable(), name, arguments, change)
+        self._manifest = property_changes.change_schema(self._writable(), name, arguments, change)

@@ -204,7 +204,8 @@ def _strong_debris(
     first = first_needed(manifest, over, made, before)
     kept = frozenset(version for version in made if version >= first)
     own_table = LanceTable(manifest.root.child(DIRECTORY), kept)
-    return debris(root, files, [own_table, *_leaves(manifest, over.versions)], before)
+    tables = [own_table, *_leaves(manifest, over.versions)]
+    return debris(root, files, tables, before, over.updates)
 
 
 def _leaves(manifest: Manifest, needed: Mapping[str, set[int]]) -> list[LanceTable]:
