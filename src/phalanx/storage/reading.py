@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Generic, TypeVar
 
 import lance
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -31,6 +33,7 @@ _FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
 # A leaf is decoded by several threads of Lance, and the next ones should be under way by then.
 SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
 _END = object()
+_ADDRESS = "_rowaddr"
 # What is read piece by piece: scans of leaves, or parts of them.
 Scanned = TypeVar("Scanned")
 
@@ -174,6 +177,40 @@ def columns_read(predicate: Predicate, schema: Schema) -> list[str]:
     """The columns that a predicate reads, in the schema's order."""
     read = {path[0] for path in columns_of(predicate)}
     return [name for name in schema.names if name in read]
+
+
+def addressed(
+    dataset: lance.LanceDataset,
+    predicate: Predicate,
+    schema: Schema,
+    columns: Sequence[str],
+    path: PathValues | None = None,
+    fragments: list[lance.LanceFragment] | None = None,
+) -> Iterator[tuple[npt.NDArray[np.uint64], pa.RecordBatch]]:
+    """The matching rows of a leaf that has the schema: where they are, and some of their columns.
+
+    In the leaf's order; of some fragments, or of all.
+    """
+    inner, rest = for_leaf(predicate, path)
+    read = list(dict.fromkeys([*columns, *columns_read(rest, schema)]))
+    stored = read if path is None else [name for name in read if name not in path.values]
+    scanner = dataset.scanner(
+        columns=stored,
+        filter=None if inner == TRUE else to_lance(inner),
+        fragments=fragments,
+        with_row_address=True,
+        scan_in_order=True,
+        batch_size=batch_rows(dataset, schema) if columns else None,
+    )
+    wanted = _projected(schema, tuple(columns))
+    for batch in scanner.to_batches():
+        rows = batch if path is None else path.restored(batch, [*read, _ADDRESS])
+        if rest != TRUE:
+            rows = readable(rows).filter(matches(rest, rows))
+        if rows.num_rows:
+            arrays = [rows.column(name) for name in columns]
+            kept = pa.RecordBatch.from_arrays(arrays, schema=wanted)
+            yield rows.column(_ADDRESS).to_numpy(), kept
 
 
 def in_order(

@@ -55,7 +55,12 @@ class Replacement:
 
 @dataclass(slots=True)
 class LeafWrite:
-    """What is to happen to one leaf: written files that come, and rows that go."""
+    """What is to happen to one leaf: written files that come, and rows that go.
+
+    `moved` are files with rows that other leaves give up (`gives`) in the same statement: they
+    are here before they are gone there. `edits` says that the deletion brings rows in place of
+    those that it removes; then it leaves alone what comes to the leaf meanwhile.
+    """
 
     key: PartitionKey
     object_id: str
@@ -63,8 +68,16 @@ class LeafWrite:
     version: int | None
     fragments: tuple[FragmentMetadata, ...] = ()
     deletion: Deletion | None = field(default=None)
+    moved: tuple[FragmentMetadata, ...] = ()
+    edits: bool = False
+    gives: bool = False
     # Which of the new files hold rows that stand for others.
     replacements: tuple[Replacement, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.fragments or self.moved or self.deletion is not None)
 
 
 def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Manifest:
@@ -202,28 +215,69 @@ def commit_leaves(writes: Sequence[LeafWrite], manifest: LeafListing, repair: st
     """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done.
 
     The rows to remove are found in all leaves before the first commit: a predicate that fails on
-    some of them changes nothing.
+    some of them changes nothing. Rows that move are in their new leaves before the first row goes.
     """
-    writes = [write for write in writes if write.fragments or write.deletion is not None]
+    writes = [write for write in writes if not write.is_nothing]
     shape = manifest.shape
     prepared = in_parallel(
         lambda write: leaf.prepare(write.location, shape, write.deletion), writes
     )
-    ready = list(zip(writes, prepared, strict=True))
+    _bring(writes, manifest)
+    ready = [
+        (write, found)
+        for write, found in zip(writes, prepared, strict=True)
+        if write.fragments or write.deletion is not None
+    ]
     done = outcomes(lambda each: _commit(*each, manifest), ready)
     failures = [result for result in done if isinstance(result, Exception)]
     if not failures:
         return sum(result for result in done if isinstance(result, int))
     written: list[PartitionKey] = []
     missing: list[PartitionKey] = []
-    for write, result in zip(writes, done, strict=True):
+    doubled: list[PartitionKey] = []
+    for (write, _), result in zip(ready, done, strict=True):
         (missing if isinstance(result, Exception) else written).append(write.key)
+        if write.gives and isinstance(result, Exception):
+            doubled.append(write.key)
     cause = failures[0]
-    if not written and isinstance(cause, PhalanxError):
+    if not written and not doubled and isinstance(cause, PhalanxError):
         raise cause
+    twice = f" Rows that leave {named(doubled)} are there twice, old and new." if doubled else ""
     raise PartialWrite(
-        f"Wrote {len(written)} of {len(writes)} partitions. Written: {named(written)}. "
-        f"Not written: {named(missing)}. The first failure: {cause} {repair}"
+        f"Wrote {len(written)} of {len(ready)} partitions. Written: {named(written)}. "
+        f"Not written: {named(missing)}.{twice} The first failure: {cause} {repair}"
+    ) from cause
+
+
+def _bring(writes: Sequence[LeafWrite], manifest: LeafListing) -> None:
+    """Add the rows that move to their new leaves: to all, or to none."""
+    arriving = [write for write in writes if write.moved]
+    shape = manifest.shape
+
+    def bring(write: LeafWrite) -> None:
+        ready = leaf.prepare(write.location, shape, None)
+        leaf.commit(write.location, write.moved, shape, None, ready)
+
+    done = outcomes(bring, arriving) if arriving else []
+    failures = [result for result in done if isinstance(result, Exception)]
+    if not failures:
+        return
+    cause = failures[0]
+    came = [
+        write
+        for write, result in zip(arriving, done, strict=True)
+        if not isinstance(result, Exception)
+    ]
+    back = outcomes(lambda write: leaf.take_back(write.location, write.moved), came)
+    left = [
+        write.key for write, result in zip(came, back, strict=True) if isinstance(result, Exception)
+    ]
+    if not left and isinstance(cause, PhalanxError):
+        raise cause
+    twice = f" {named(left)} got such rows already: they are there twice." if left else ""
+    raise PartialWrite(
+        f"Cannot add rows to the partitions that they move to, and changed nothing else.{twice} "
+        f"The first failure: {cause}"
     ) from cause
 
 
@@ -234,6 +288,7 @@ def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: LeafListing) ->
         manifest.shape,
         write.deletion,
         prepared,
+        replaces=not write.edits,
     )
 
 

@@ -21,7 +21,7 @@ from phalanx.table.arrivals import Arriving, LocalRows, Statement, Target, shuff
 from phalanx.table.scan import plan_of
 
 # How to finish what reached only some partitions.
-_REPEAT = "Call it again with the same arguments: that gives the same table as one whole call."
+REPEAT = "Call it again with the same arguments: that gives the same table as one whole call."
 _APPEND_THE_REST = (
     "Append the rows of the partitions not written; where these partitions held no other rows, "
     "overwrite_partitions with the same data does it too."
@@ -79,7 +79,7 @@ def replace_files(run: Run, rows: Arriving, removed: Sequence[LeafWrite]) -> int
 
     def statement(target: Target) -> int:
         deletions = {write.location.uri: write for write in removed}
-        return target.commit(merged(rows.arrive(target), deletions), "rewrite", _REPEAT)
+        return target.commit(merged(rows.arrive(target), deletions), "rewrite", REPEAT)
 
     run(statement)
     return rows.rows
@@ -92,7 +92,7 @@ def _replace(
         target.depend_on(functools.partial(_footprint, removed), replaced=True)
         writes = rows.arrive(target)
         deletions = {write.location.uri: write for write in removed(target.manifest)}
-        return target.commit(merged(writes, deletions), operation, _REPEAT)
+        return target.commit(merged(writes, deletions), operation, REPEAT)
 
     run(statement)
     return rows.rows
@@ -105,7 +105,7 @@ def delete(manifest: LeafListing, run: Run, where: str) -> int:
     def statement(target: Target) -> int:
         removed = functools.partial(_deletions, predicate=predicate)
         target.depend_on(functools.partial(_footprint, removed), replaced=False)
-        return target.commit(list(removed(target.manifest)), "delete", _REPEAT)
+        return target.commit(list(removed(target.manifest)), "delete", REPEAT)
 
     return run(statement)
 

@@ -156,7 +156,8 @@ class StagedChanges:
             dataset = self._opened.pop((write.location.uri, write.version), None)
             if dataset is None:
                 dataset = write.location.open_leaf(write.version)
-            done = stage(write.location, dataset, write.fragments, schema, write.deletion)
+            new = (*write.fragments, *write.moved)
+            done = stage(write.location, dataset, new, schema, write.deletion)
             return None if done is None else (done, main)
 
         staged = {}
