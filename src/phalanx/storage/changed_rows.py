@@ -83,7 +83,7 @@ class ChangedRows:
         fragment = fragment_of(dataset, self.fragment)
         file = file_of(fragment.metadata)
         for batch, places in self._matching(dataset, fragment):
-            if batch.num_rows:
+            if len(places):
                 columns = [batch.column(name) for name in self.scan.columns]
                 yield pa.RecordBatch.from_arrays(
                     [*columns, *self._told(file, places)], schema=self.schema

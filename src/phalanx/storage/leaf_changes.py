@@ -83,17 +83,26 @@ def _of_both(
             yield replace(came, unchanged=here, size=_share(came, new))
 
 
+def all_rows(scan: LeafScan, snapshot: int) -> list[ChangedRows]:
+    """All rows of a leaf in the scan's version, as if the snapshot had brought them."""
+    fragments = scan.location.open_leaf(scan.version).get_fragments()
+    return [_rows(scan, each.metadata, snapshot, True, None) for each in fragments]
+
+
 def _whole(leaf: ChangedLeaf, version: int, fragment: FragmentMetadata, came: bool) -> ChangedRows:
-    return ChangedRows(
-        replace(leaf.scan, version=version),
-        fragment.id,
-        leaf.snapshot,
-        came,
-        None,
-        leaf.updates,
-        fragment.num_rows,
-        sum(file.file_size_bytes or 0 for file in fragment.files),
-    )
+    scan = replace(leaf.scan, version=version)
+    return _rows(scan, fragment, leaf.snapshot, came, leaf.updates)
+
+
+def _rows(
+    scan: LeafScan,
+    fragment: FragmentMetadata,
+    snapshot: int,
+    came: bool,
+    updates: RecordedUpdates | None,
+) -> ChangedRows:
+    size = sum(file.file_size_bytes or 0 for file in fragment.files)
+    return ChangedRows(scan, fragment.id, snapshot, came, None, updates, fragment.num_rows, size)
 
 
 def _share(rows: ChangedRows, fragment: FragmentMetadata) -> int:

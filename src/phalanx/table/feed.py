@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +28,7 @@ from phalanx.model.rendering import summary
 from phalanx.model.schema import Schema
 from phalanx.planning.change_plan import ChangePlan, PlannedChange
 from phalanx.planning.scan import OBJECT_ID, PlannedPartition, ScanPlan
+from phalanx.planning.splits import packed, split_size
 from phalanx.storage.changed_rows import TOLD, ChangedRows, RecordedUpdates, told_schema
 from phalanx.storage.failures import told
 from phalanx.storage.history_rows import (
@@ -37,16 +38,20 @@ from phalanx.storage.history_rows import (
     changes_between,
     snapshots_from,
     snapshots_in,
+    versions_at,
 )
-from phalanx.storage.leaf_changes import ChangedLeaf, changed_rows
+from phalanx.storage.leaf_changes import ChangedLeaf, all_rows, changed_rows
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.reading import SCAN_THREADS, in_order
 from phalanx.table import history
-from phalanx.table.scan import scan_of
+from phalanx.table.scan import Scan, scan_of
 
 # So many changes of leaves are looked at together.
 _LEAVES_AT_ONCE = 64
+# Other tasks run beside this one.
+_PIECES_AHEAD = 2
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +128,24 @@ class ChangeFeed:
             raise
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeTask:
+    """What one task of many tells: parts of leaves before and after snapshots."""
+
+    pieces: tuple[ChangedRows, ...]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The changes, in order."""
+        with told("read a part of a change feed"):
+            yield from in_order(self.pieces, _PIECES_AHEAD, ChangedRows.batches)
+
+
+def change_tasks(pieces: list[ChangedRows], wanted_bytes: int | None = None) -> list[ChangeTask]:
+    """The pieces in tasks of about equal bytes, in their order."""
+    most = split_size(sum(piece.size for piece in pieces), wanted_bytes)
+    return [ChangeTask(task) for task in packed(pieces, lambda piece: piece.size, most)]
+
+
 def feed_of(
     manifest: Manifest,
     from_snapshot: int | datetime,
@@ -131,12 +154,6 @@ def feed_of(
     columns: Sequence[str] | None,
 ) -> ChangeFeed:
     """The changes after one snapshot, up to another (the newest)."""
-    if manifest.properties.is_drafted:
-        raise PhalanxError(
-            f"Cannot tell the changes of {manifest.root}: it has the {manifest.layout} layout, "
-            "where others may change what is read between two snapshots. Make it a table of the "
-            "newest format with upgrade()."
-        )
     first, last = _span(manifest, from_snapshot, to_snapshot)
     _check_there(manifest, first, last)
     return feed_between(manifest, history.at(manifest, last), first, last, where, columns)
@@ -154,19 +171,19 @@ def feed_between(
 
     Both snapshots must be there, and what the manifest shows be that of the last one, or later.
     """
+    if manifest.properties.is_drafted:
+        raise PhalanxError(
+            f"Cannot tell the changes of {manifest.root}: it has the {manifest.layout} layout, "
+            "where others may change what is read between two snapshots. Make it a table of the "
+            "newest format with upgrade()."
+        )
     changes = [
         change for change in changes_between(manifest, first, last) if change.entry.changes_rows
     ]
-    scan = scan_of(shown, where, columns, None)
-    _check_names(scan.columns, shown)
+    scan = _scan(shown, where, columns)
     scan = replace(scan, plan=_narrowed(scan.plan, {change.object_id for change in changes}))
-    names = [
-        name
-        for spec in scan.plan.pruning.specs
-        for name in scan.plan.leaves[spec.spec_id].column(OBJECT_ID).to_pylist()
-    ]
-    scans = dict(zip(names, scan.leaf_scans(), strict=True))
-    planned = dict(zip(names, scan.plan.partitions, strict=True))
+    scans = _by_name(scan, scan.leaf_scans())
+    planned = _by_name(scan, scan.plan.partitions)
     told_of = snapshots_from(manifest, first + 1, last)
     leaves = tuple(
         ChangedLeaf(change, scans[change.object_id], _recorded(manifest, told_of, change))
@@ -182,6 +199,39 @@ def feed_between(
         len(changes),
     )
     return ChangeFeed(plan, shown.properties.schema, scan.columns, manifest, leaves)
+
+
+def whole_table(
+    manifest: Manifest, snapshot: int, where: str | None, columns: Sequence[str] | None
+) -> list[ChangedRows]:
+    """All rows of a snapshot, as if it had brought them, by the columns and specs of a manifest."""
+    versions = versions_at(manifest, snapshot)
+    scan = _scan(manifest, where, columns)
+    leaves = [
+        (replace(each, version=versions[name]), snapshot)
+        for name, each in _by_name(scan, scan.leaf_scans()).items()
+        if name in versions
+    ]
+    return [rows for each in in_parallel(lambda leaf: all_rows(*leaf), leaves) for rows in each]
+
+
+def _scan(manifest: Manifest, where: str | None, columns: Sequence[str] | None) -> Scan:
+    """What is read of a table; no columns at all are what is told of the rows alone."""
+    scan = scan_of(manifest, where, columns or None, None)
+    if columns is not None and not columns:
+        return replace(scan, columns=())
+    check_names(scan.columns, manifest.root.uri)
+    return scan
+
+
+def _by_name(scan: Scan, of_leaves: Sequence[Item]) -> dict[str, Item]:
+    """What there is of each leaf of a scan, by its object id."""
+    names = [
+        name
+        for spec in scan.plan.pruning.specs
+        for name in scan.plan.leaves[spec.spec_id].column(OBJECT_ID).to_pylist()
+    ]
+    return dict(zip(names, of_leaves, strict=True))
 
 
 def _narrowed(plan: ScanPlan, object_ids: set[str]) -> ScanPlan:
@@ -217,11 +267,12 @@ def _planned(change: LeafChange, partition: PlannedPartition) -> PlannedChange:
     )
 
 
-def _check_names(columns: Sequence[str], manifest: Manifest) -> None:
+def check_names(columns: Sequence[str], uri: str) -> None:
+    """Refuse columns whose names say what happened to a row."""
     for name in TOLD.names:
         if name in columns:
             raise SchemaMismatch(
-                f"Cannot tell the changes of {manifest.root} with its column {name!r}: that name "
+                f"Cannot tell the changes of {uri} with its column {name!r}: that name "
                 "says what happened to a row. Select other columns, or rename this one."
             )
 
