@@ -13,7 +13,16 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import descriptions, history, importing, joins, json_text, rewriting, upgrading
+from phalanx.cli import (
+    changes,
+    descriptions,
+    history,
+    importing,
+    joins,
+    json_text,
+    rewriting,
+    upgrading,
+)
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
@@ -252,7 +261,7 @@ def scan(
         rows = found.count_rows()
         tell(output, str(rows), {"count": rows})
     elif output is Output.JSON:
-        write_json(found)
+        write_json(found.to_batches())
     else:
         hidden = show_rows(found)
         if hidden and limit is None:
@@ -288,6 +297,7 @@ def delete(
 
 app.command("import")(importing.import_)
 app.command()(history.snapshots)
+app.command()(changes.changes)
 app.command()(history.rollback)
 app.command()(history.vacuum)
 app.command()(rewriting.rewrite)

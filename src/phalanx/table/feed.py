@@ -185,10 +185,13 @@ def feed_between(
     scans = _by_name(scan, scan.leaf_scans())
     planned = _by_name(scan, scan.plan.partitions)
     told_of = snapshots_from(manifest, first + 1, last)
+    order = {name: place for place, name in enumerate(scans)}
     leaves = tuple(
         ChangedLeaf(change, scans[change.object_id], _recorded(manifest, told_of, change))
-        for change in changes
-        if change.object_id in scans
+        for change in sorted(
+            (change for change in changes if change.object_id in order),
+            key=lambda change: (change.entry.snapshot, order[change.object_id]),
+        )
     )
     plan = ChangePlan(
         manifest.root.uri,
