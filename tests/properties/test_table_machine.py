@@ -24,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import phalanx
 from phalanx.errors import InvalidSpec, SchemaMismatch
+from phalanx.model.literals import typed_sql
 from phalanx.model.partition_key import SPEC_ID, key_columns
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
@@ -261,6 +262,109 @@ class TableMachine(RuleBasedStateMachine):
         self.check(data)
 
     @rule(data=st.data())
+    def update(self, data: st.DataObject) -> None:
+        where = self.predicate(data)
+        found = self.matches(where)
+        if found is None:
+            return
+        assignments, model = self.assignments(data, self.model, found)
+        assert self.table.update(where, assignments) == found.true_count, where
+        self.model = model
+        self.check(data)
+
+    def assignments(
+        self, data: st.DataObject, model: pa.Table, found: pa.Array
+    ) -> tuple[dict[str, str], pa.Table]:
+        """New values of some columns in SQL, and the rows with them where they match."""
+        names = data.draw(
+            st.lists(st.sampled_from(list(self.kinds)), min_size=1, max_size=2, unique=True), "set"
+        )
+        assignments, updated = {}, model
+        for name in names:
+            kind = self.kinds[name]
+            alike = [n for n, other in self.kinds.items() if other.type == kind.type]
+            other = data.draw(st.sampled_from([None, *alike]), "to")
+            assignments[name] = "NULL" if other is None else f'"{other}"'
+            # All see the row as it was.
+            new = pa.nulls(model.num_rows, kind.type)
+            if other is not None:
+                new = model.column(other).combine_chunks()
+            if name in self.scalars and data.draw(st.booleans(), "constant"):
+                value = data.draw(kind.values, "value")
+                assignments[name] = typed_sql(value)
+                new = array_of([value] * model.num_rows, kind.type)
+            both = pa.concat_arrays([model.column(name).combine_chunks(), new])
+            chosen = [
+                place + model.num_rows * matched for place, matched in enumerate(found.to_pylist())
+            ]
+            place = model.column_names.index(name)
+            updated = updated.set_column(place, name, both.take(pa.array(chosen, pa.int64())))
+        return assignments, updated
+
+    @precondition(lambda self: self.scalars)
+    @rule(data=st.data(), matched=st.sampled_from(["update", "update", "delete", "ignore"]))
+    def merge(self, data: st.DataObject, matched: str) -> None:
+        on, source = self.merge_source(data)
+        inserts = data.draw(st.booleans(), "insert")
+        self.model, counts = self.merged(self.model, source, on, matched, inserts)
+        how = "insert" if inserts else "ignore"
+        done = self.table.merge(source, on, when_matched=matched, when_not_matched=how)
+        assert (done.inserted, done.updated, done.deleted) == counts
+        event(f"merge changed {'some' if counts[1] + counts[2] else 'no'} rows")
+        self.check(data)
+
+    def merge_source(self, data: st.DataObject) -> tuple[list[str], pa.Table]:
+        """Rows with keys that are there, and with others; none twice."""
+        on = data.draw(
+            st.lists(st.sampled_from(list(self.scalars)), min_size=1, max_size=2, unique=True), "on"
+        )
+        source = self.rows(data, 8)
+        if self.model.num_rows:
+            known = st.integers(0, self.model.num_rows - 1)
+            places = data.draw(
+                st.lists(st.none() | known, min_size=source.num_rows, max_size=source.num_rows),
+                "known keys",
+            )
+            for name in on:
+                both = pa.concat_arrays(
+                    [table.column(name).combine_chunks() for table in (source, self.model)]
+                )
+                chosen = [
+                    row if place is None else source.num_rows + place
+                    for row, place in enumerate(places)
+                ]
+                place = source.column_names.index(name)
+                source = source.set_column(place, name, both.take(pa.array(chosen, pa.int64())))
+        seen: set[Any] = set()
+        kept = []
+        for key in merge_keys(source, on):
+            kept.append(key is None or key not in seen)
+            seen.add(key)
+        return on, source.filter(pa.array(kept, pa.bool_()))
+
+    def merged(
+        self, model: pa.Table, source: pa.Table, on: list[str], matched: str, inserts: bool
+    ) -> tuple[pa.Table, tuple[int, int, int]]:
+        """The rows after a merge, and how many came, changed and went."""
+        places = {key: row for row, key in enumerate(merge_keys(source, on)) if key is not None}
+        both = pa.concat_tables([model, source])
+        chosen, met = [], set()
+        changed = 0
+        for row, key in enumerate(merge_keys(model, on)):
+            place = places.get(key)
+            if place is not None:
+                met.add(place)
+                changed += matched != "ignore"
+            if place is None or matched == "ignore":
+                chosen.append(row)
+            elif matched == "update":
+                chosen.append(model.num_rows + place)
+        new = [row for row in range(source.num_rows) if row not in met] if inserts else []
+        chosen += [model.num_rows + row for row in new]
+        counts = (len(new), changed, 0) if matched != "delete" else (len(new), 0, changed)
+        return both.take(pa.array(chosen, pa.int64())), counts
+
+    @rule(data=st.data())
     def evolve(self, data: st.DataObject) -> None:
         terms = self.partition_by(data)
         before = self.table.specs
@@ -454,6 +558,18 @@ class TableMachine(RuleBasedStateMachine):
                 if ids <= set(schema.ids):
                     found = keys_of_rows(spec, self.leaf(f"{self.root}/{location}"), schema)
                     assert set(as_rows(found.drop_columns(SPEC_ID))) <= {key}
+
+
+def merge_keys(rows: pa.Table, on: list[str]) -> list[tuple[Any, ...] | None]:
+    """The key of every row, with one zero and one NaN; None where a part of it is NULL."""
+    found: list[tuple[Any, ...] | None] = []
+    for key in zip(*(rows.column(name) for name in on), strict=True):
+        parts = tuple(
+            pa.scalar(0.0, part.type) if is_float(part.type) and part.as_py() == 0 else part
+            for part in key
+        )
+        found.append(tuple(map(plain_value, parts)) if all(p.is_valid for p in parts) else None)
+    return found
 
 
 def keys_of_rows(spec: PartitionSpec, rows: pa.Table, schema: Schema) -> pa.Table:
