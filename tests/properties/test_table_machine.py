@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import phalanx
-from phalanx.errors import InvalidSpec, SchemaMismatch
+from phalanx.errors import InvalidPredicate, InvalidSpec, SchemaMismatch
 from phalanx.model.literals import typed_sql
 from phalanx.model.partition_key import SPEC_ID, key_columns
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
+from phalanx.planning.partition_where import where_of
 from phalanx.planning.scan import LOCATION
 from phalanx.storage.location import session
 from phalanx.table import vacuum as vacuuming
@@ -365,6 +366,35 @@ class TableMachine(RuleBasedStateMachine):
         return both.take(pa.array(chosen, pa.int64())), counts
 
     @rule(data=st.data())
+    def drop_partitions(self, data: st.DataObject) -> None:
+        where = self.partition_predicate(data)
+        found = self.matches(where)
+        if found is None:
+            return
+        plan = self.table.plan(where)
+        rows = {p.location: self.leaf(p.location).num_rows for p in plan.partitions}
+        partial = [p for p in plan.partitions if p.residual is not None and rows[p.location]]
+        try:
+            dropped = self.table.drop_partitions(where)
+        except InvalidPredicate:
+            event("drop refused")
+            assert partial
+            return
+        assert not partial
+        assert dropped == sum(p.residual is None for p in plan.partitions)
+        event(f"dropped {'rows' if found.true_count else 'no rows'}")
+        self.model = self.model.filter(pc.invert(found))
+        self.check(data)
+
+    def partition_predicate(self, data: st.DataObject) -> str:
+        """A predicate that chooses a partition that is there; or any."""
+        keys = [p.key for p in self.table.plan().partitions]
+        if not keys or data.draw(st.booleans(), "any predicate"):
+            return self.predicate(data)
+        key = data.draw(st.sampled_from(keys), "partition")
+        return where_of([key], self.table.specs, Schema.of(self.table.schema)) or "true"
+
+    @rule(data=st.data())
     def evolve(self, data: st.DataObject) -> None:
         terms = self.partition_by(data)
         before = self.table.specs
@@ -625,6 +655,7 @@ class StrongTableMachine(TableMachine):
         super().__init__()
         self.states: dict[int, pa.Table] = {}
 
+    @precondition(lambda self: self.scalars)
     @rule(data=st.data(), fails=st.booleans())
     def transact(self, data: st.DataObject, fails: bool) -> None:
         rows, where, more = self.rows(data), self.predicate(data), self.rows(data)
@@ -633,10 +664,22 @@ class StrongTableMachine(TableMachine):
         if gone is None:
             return
         model = pa.concat_tables([model.filter(pc.invert(gone)), more])
+        whole = data.draw(st.booleans(), "drop everything in between")
+        on, source = self.merge_source(data)
+        everything = pa.repeat(pa.scalar(True), model.num_rows)
+        assignments, model = self.assignments(data, model, everything)
+        if whole:
+            model = model.slice(0, 0)
+        model, counts = self.merged(model, source, on, "update", True)
         with suppress(ZeroDivisionError), self.table.transaction() as txn:
             txn.append(rows)
             assert txn.delete(where) == gone.true_count
             txn.append(more)
+            assert txn.update("true", assignments) == len(everything)
+            if whole:
+                txn.drop_partitions("true")
+            done = txn.merge(source, on)
+            assert (done.inserted, done.updated, done.deleted) == counts
             assert as_multiset(txn.scan().to_arrow()) == as_multiset(model)
             if fails:
                 raise ZeroDivisionError
