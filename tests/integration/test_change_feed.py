@@ -123,6 +123,22 @@ def test_a_rollback_takes_and_brings_back_the_difference(table: phalanx.Table) -
     assert told(table.changes(number)) == [("delete", n) for n in range(1, 7)]
 
 
+def test_dropped_partitions_are_told_row_by_row(table: phalanx.Table) -> None:
+    table.drop_partitions("k = 'a' OR k IS NULL")
+    gone = [("delete", n) for n in (1, 2, 4, 5)]
+    assert told(table.changes(3)) == gone
+    assert told(table.changes(3, where="k = 'a'")) == [("delete", n) for n in (1, 2, 5)]
+    table.append(rows(("a", 7)))
+    assert told(table.changes(4)) == [("insert", 7)]
+    table.rollback(3)
+    assert told(table.changes(5)) == [("delete", 7), *[("insert", n) for _, n in gone]]
+    with table.transaction() as txn:
+        txn.update("n IN (1, 3)", {"n": "n + 10", "k": "'c'"})
+        txn.drop_partitions("k = 'c'")
+        txn.append(rows(("c", 30)))
+    assert told(table.changes(6)) == [*[("delete", n) for n in (1, 3, 6)], ("insert", 30)]
+
+
 def test_what_others_wrote_is_told_when_it_is_kept(table: phalanx.Table) -> None:
     table.append(rows(("a", 7)))
     uri = table.partition(k="a").uri

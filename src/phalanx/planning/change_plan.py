@@ -15,14 +15,17 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """A leaf that a snapshot changed: its versions before (None: there was none) and after."""
+    """A leaf that a snapshot changed: its versions before and after.
+
+    None before: there was no such leaf; None after: the snapshot dropped it.
+    """
 
     snapshot: int
     operation: str
     key: PartitionKey
     location: str
     before: int | None
-    after: int
+    after: int | None
     residual: str | None
 
 
@@ -57,7 +60,7 @@ class ChangePlan:
                     "values": [json_value(value) for value in each.key.values],
                     "location": each.location,
                     "before": None if each.before is None else str(each.before),
-                    "after": str(each.after),
+                    "after": None if each.after is None else str(each.after),
                     "residual": each.residual,
                 }
                 for each in self.changes

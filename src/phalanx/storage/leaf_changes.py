@@ -41,7 +41,8 @@ def changed_rows(manifest: Manifest, leaf: ChangedLeaf) -> list[ChangedRows]:
     """The rows that went and those that came, by fragment; only metadata is read."""
     entry, before = leaf.change.entry, leaf.change.before
     old = {} if before is None else _fragments(leaf.scan.location.open_leaf(before))
-    new = _fragments(leaf.scan.location.open_leaf(entry.version))
+    after = entry.version
+    new = {} if after is None else _fragments(leaf.scan.location.open_leaf(after))
     gone = {contents: old[contents] for contents in old.keys() - new.keys()}
     came = {contents: new[contents] for contents in new.keys() - old.keys()}
     both = [(old[contents], new[contents]) for contents in old.keys() & new.keys()]
@@ -53,7 +54,8 @@ def changed_rows(manifest: Manifest, leaf: ChangedLeaf) -> list[ChangedRows]:
     found = list(_of_both(leaf, both))
     if before is not None:
         found += [_whole(leaf, before, each, came=False) for each in gone.values()]
-    found += [_whole(leaf, entry.version, each, came=True) for each in came.values()]
+    if after is not None:
+        found += [_whole(leaf, after, each, came=True) for each in came.values()]
     return sorted(found, key=lambda rows: (rows.came, rows.fragment))
 
 
@@ -68,6 +70,7 @@ def _of_both(
     entry, before = leaf.change.entry, leaf.change.before
     for old, new in both:
         assert before is not None
+        assert entry.version is not None
         if old.deletion_file == new.deletion_file:
             continue
         here, there = FragmentVersion(before, old.id), FragmentVersion(entry.version, new.id)
@@ -119,6 +122,7 @@ def _restored(
 ) -> list[tuple[FragmentMetadata, FragmentMetadata]]:
     """The fragments of which only the schema was changed meanwhile, taken out of the others."""
     change = leaf.change
+    assert change.entry.version is not None
     versions = [before, change.entry.version]
     same = aligned_contents(manifest, change.object_id, leaf.scan.location, versions)
     by_kind = {same.get(contents, contents): contents for contents in gone}

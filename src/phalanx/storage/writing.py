@@ -192,6 +192,14 @@ class MainBranches:
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
         """Nothing is isolated here."""
 
+    def drop(self, writes: Sequence[LeafWrite], repair: str) -> int:
+        """Make each leaf empty by a commit of its own, which reads no data; how many they are.
+
+        They stay in the manifest: who is writing to one meanwhile must not write for nothing.
+        """
+        self.commit(writes, "drop_partitions", repair)
+        return len(writes)
+
     def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
         """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done."""
         removed = commit_leaves(writes, self.manifest, repair)

@@ -43,6 +43,9 @@ class Target(Protocol):
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
         """Say which leaves a statement looked at, and whether rows of its own replace theirs."""
 
+    def drop(self, writes: Sequence[LeafWrite], repair: str) -> int:
+        """Take whole leaves out of the table, each with the removal of all its rows; how many."""
+
     def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
         """Change the leaves; the number of rows removed."""
 

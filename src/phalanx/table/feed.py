@@ -30,6 +30,7 @@ from phalanx.planning.change_plan import ChangePlan, PlannedChange
 from phalanx.planning.scan import OBJECT_ID, PlannedPartition, ScanPlan
 from phalanx.planning.splits import packed, split_size
 from phalanx.storage.changed_rows import TOLD, ChangedRows, RecordedUpdates, told_schema
+from phalanx.storage.dropped import with_dropped
 from phalanx.storage.failures import told
 from phalanx.storage.history_rows import (
     UPDATES,
@@ -220,7 +221,7 @@ def whole_table(
 
 def _scan(manifest: Manifest, where: str | None, columns: Sequence[str] | None) -> Scan:
     """What is read of a table; no columns at all are what is told of the rows alone."""
-    scan = scan_of(manifest, where, columns or None, None)
+    scan = scan_of(with_dropped(manifest), where, columns or None, None)
     if columns is not None and not columns:
         return replace(scan, columns=())
     check_names(scan.columns, manifest.root.uri)

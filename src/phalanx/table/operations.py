@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from phalanx.errors import InvalidPredicate
 from phalanx.model.binding import bind
 from phalanx.model.predicate import TRUE, Predicate, all_of, among
 from phalanx.model.rows import reader_of
 from phalanx.planning.fields import bound_fields
 from phalanx.planning.pruning import prune
 from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.parallel import THREADS, in_parallel
 from phalanx.storage.path_values import path_values
 from phalanx.storage.shuffle import Shuffled
-from phalanx.storage.writing import LeafWrite, deleting, deleting_keys, leaf_writes, merged
+from phalanx.storage.writing import (
+    LeafWrite,
+    deleting,
+    deleting_keys,
+    leaf_writes,
+    merged,
+    named,
+)
 from phalanx.table.arrivals import Arriving, LocalRows, Statement, Target, shuffled
 from phalanx.table.scan import plan_of
 
@@ -108,6 +118,70 @@ def delete(manifest: LeafListing, run: Run, where: str) -> int:
         return target.commit(list(removed(target.manifest)), "delete", REPEAT)
 
     return run(statement)
+
+
+def drop_partitions(manifest: LeafListing, run: Run, where: str) -> int:
+    """Take the partitions all of whose rows match out of the table; returns how many.
+
+    By the values that partitions have, and no data: one that may match in part is refused, unless
+    it has no rows.
+    """
+    predicate = bind(where, manifest.properties.schema)
+
+    def statement(target: Target) -> int:
+        chosen = whole_partitions(target.manifest, predicate)
+        if (some := first_with_rows(chosen.partial)) is not None:
+            raise InvalidPredicate(
+                f"Cannot drop partitions where {where!r}: partition {named([some.key])} may match "
+                "in part, and it is dropped as a whole or not at all. Choose a predicate that its "
+                "values decide, or remove rows with delete()."
+            )
+        looked_at = functools.partial(_dropped_versions, predicate=predicate)
+        target.depend_on(looked_at, replaced=False)
+        return target.drop(chosen.whole, REPEAT)
+
+    return run(statement)
+
+
+def _dropped_versions(manifest: LeafListing, predicate: Predicate) -> dict[str, int | None]:
+    return {each.object_id: each.version for each in whole_partitions(manifest, predicate).whole}
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPartitions:
+    """The partitions all of whose rows match, by their values, and those that may have some."""
+
+    whole: list[LeafWrite]
+    partial: list[LeafWrite]
+
+
+def whole_partitions(manifest: LeafListing, predicate: Predicate) -> ChosenPartitions:
+    """What a predicate chooses, each with the removal of the rows that match."""
+    chosen = ChosenPartitions([], [])
+    plan = plan_of(manifest, predicate)
+    everything = deleting(TRUE, manifest.properties.schema)
+    for number, leaves in plan.leaves.items():
+        residuals = plan.residuals[number]
+        removals = [
+            everything if residuals.predicates[place] == TRUE else None
+            for place in residuals.places.tolist()
+        ]
+        for write in leaf_writes(manifest, number, leaves, removals):
+            (chosen.partial if write.deletion is None else chosen.whole).append(write)
+    return chosen
+
+
+def first_with_rows(writes: Sequence[LeafWrite]) -> LeafWrite | None:
+    """The first leaf that has rows; no more are opened than that takes."""
+    for start in range(0, len(writes), THREADS):
+        some = writes[start : start + THREADS]
+        counts = in_parallel(
+            lambda write: write.location.open_leaf(write.version).count_rows(), some
+        )
+        for write, count in zip(some, counts, strict=True):
+            if count:
+                return write
+    return None
 
 
 def _footprint(

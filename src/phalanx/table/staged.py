@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import lance
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
-from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import compacting, head
 from phalanx.storage.compacting import Compacted
+from phalanx.storage.dropped import OPERATION as DROP
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
 from phalanx.storage.history_rows import Marker, committed_marker, entries_of
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import leaf_directory
 from phalanx.storage.new_leaves import NewLeaves
+from phalanx.storage.new_partitions import made_partitions
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, locations_of, note_published, publish, standing
@@ -31,41 +31,15 @@ from phalanx.storage.recording import Recording
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, named, remove_unlisted
 from phalanx.table.keys import keys_named
+from phalanx.table.staged_leaf import LeafRewrite, StagedLeaf
 from phalanx.table.strong import begin
 
-
-@dataclass(frozen=True, slots=True)
-class LeafRewrite:
-    """A leaf in a version, and files that hold the rows of others in it."""
-
-    key: PartitionKey
-    object_id: str
-    location: Location
-    version: int
-    results: tuple[Compacted, ...]
+# What leaves rows as they are, unless it takes them away.
+_NO_REPLACEMENT = frozenset({"append", "delete", DROP})
 
 
 class Overtaken(CommitConflict):
     """Another snapshot changed the same rows: the same statements may succeed on top of it."""
-
-
-@dataclass(slots=True)
-class _Leaf:
-    """A leaf with staged changes; one without a base was made by this transaction."""
-
-    key: PartitionKey
-    location: Location
-    base: int | None
-    version: int
-    main: int
-    operations: list[str] = field(default_factory=list)
-    added: int = 0
-    removed: int = 0
-    rewritten: tuple[Compacted, ...] = ()
-
-    @property
-    def operation(self) -> str:
-        return "+".join(dict.fromkeys(self.operations)) or "create"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +67,13 @@ class StagedChanges:
         self._serializable = isolation == "serializable"
         self._reads: list[Footprint] = []
         self._replaced: list[Footprint] = []
-        self._leaves: dict[str, _Leaf] = {}
-        self._new_keys: pa.Table | None = None
-        self._new: list[_Leaf] = []
+        self._leaves: dict[str, StagedLeaf] = {}
+        self._new_keys: list[pa.Table] = []
+        self._new: list[StagedLeaf] = []
         self._made: list[str] = []
         self._operations: list[str] = []
+        # Leaves that are not listed any more, as they were.
+        self._dropped: dict[str, LeafWrite] = {}
         # Leaves that files were written for, in the versions that get them.
         self._opened: dict[tuple[str, int | None], lance.LanceDataset] = {}
         self._rebased: dict[tuple[str, int], int] = {}
@@ -112,23 +88,35 @@ class StagedChanges:
         missing = self.manifest.missing(keys)
         if not missing.num_rows:
             return
-        rows = new_partitions(self.manifest, missing, new.directory)
-        tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
-        names = tables.column("object_id").to_pylist()
-        places = tables.column("location").to_pylist()
-        if new.job is None:
-            self._made += places
-        schema, root = self.manifest.properties.schema, self.manifest.root
-        versions = in_parallel(lambda place: new.create(root.child(place), schema), places)
-        for key, name, place, version in zip(
-            keys_of(missing), names, places, versions, strict=True
-        ):
-            self._leaves[name] = _Leaf(key, root.child(place), None, version, version)
-            self._new.append(self._leaves[name])
-        others = [] if self._new_keys is None else [self._new_keys]
-        self._new_keys = pa.concat_tables([*others, missing])
-        staged = dict(zip(names, versions, strict=True))
-        self.manifest = self.manifest.with_staged(staged, rows)
+        made = made_partitions(self.base, self.manifest, missing, new, self._dropped)
+        for each in made.leaves:
+            found = StagedLeaf(each.key, each.location, None, each.version, each.main)
+            self._leaves[each.object_id] = found
+            if each.before is None and new.job is None:
+                self._made.append(self._place(each.location))
+            if each.before is not None and self._dropped.pop(each.object_id, None) is not None:
+                found.base, found.operations = each.before.version, [DROP]
+                found.removed = each.before.count_rows()
+            else:
+                self._new.append(found)
+                self._new_keys.append(each.key_row)
+        self.manifest = self.manifest.with_staged(made.versions, made.rows)
+
+    def drop(self, writes: Sequence[LeafWrite], repair: str) -> int:
+        """List these leaves no more; how many they are.
+
+        Those that this transaction has changed already become empty instead, and in drafts all do.
+        """
+        whole = {each.object_id: each for each in writes if each.object_id not in self._leaves}
+        if self.manifest.properties.is_drafted:
+            whole = {}
+        if len(whole) < len(writes):
+            self.commit([each for each in writes if each.object_id not in whole], DROP, repair)
+        if whole:
+            self._dropped |= whole
+            self._operations.append(DROP)
+            self.manifest = self.manifest.without_leaves(whole)
+        return len(writes)
 
     def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for, as the transaction sees it."""
@@ -168,7 +156,7 @@ class StagedChanges:
             done, main = result
             found = self._leaves.get(write.object_id)
             if found is None:
-                found = _Leaf(write.key, write.location, write.version, done.version, main)
+                found = StagedLeaf(write.key, write.location, write.version, done.version, main)
                 self._leaves[write.object_id] = found
             found.version = staged[write.object_id] = done.version
             found.operations.append(operation)
@@ -193,7 +181,7 @@ class StagedChanges:
             return compacting.stage(each.location, dataset, each.results), main
 
         for each, (version, main) in zip(rewrites, in_parallel(run, rewrites), strict=True):
-            self._leaves[each.object_id] = _Leaf(
+            self._leaves[each.object_id] = StagedLeaf(
                 each.key,
                 each.location,
                 each.version,
@@ -213,11 +201,11 @@ class StagedChanges:
 
     def commit_snapshot(self, marker: Marker | None) -> int | None:
         """Make all of it visible at once; the snapshot's id, None if there was nothing to do."""
-        if not self._leaves and marker is None:
+        if not self._leaves and not self._dropped and marker is None:
             return None
         names: list[str] = []
 
-        def attempt() -> int:
+        def attempt() -> int | None:
             latest = self.base.latest()
             now = self._check_epoch(latest, self.head if latest is self.base else head_of(latest))
             if marker is not None and (done := committed_marker(latest, marker)) is not None:
@@ -230,16 +218,27 @@ class StagedChanges:
                 self._check_replaced(latest)
             with self.unless_vacuumed():
                 leaves, new = self._on_top_of(latest)
+                dropped = self._still_listed(latest)
                 staged = [(each.location, each.version) for each in self._leaves.values()]
                 updates = self._updates.written(latest.root, staged)
-            if not leaves and new is None and marker is None:
+            if not leaves and new is None and not dropped and marker is None:
+                if self._dropped:
+                    # Another writer has dropped the same.
+                    return None
                 why = "and changed every file that was rewritten"
                 raise self._overtaken(latest, set(self._leaves), why)
             names[:] = [each.object_id for each in leaves]
             operation = "+".join(dict.fromkeys(self._operations)) or "nothing"
             try:
                 return head.commit(
-                    latest, now, leaves, operation, new=new, marker=marker, updates=updates
+                    latest,
+                    now,
+                    leaves,
+                    operation,
+                    new=new,
+                    dropped=dropped,
+                    marker=marker,
+                    updates=updates,
                 )
             except BaseException as error:
                 if not is_lost_race(error):
@@ -247,8 +246,11 @@ class StagedChanges:
                     self._made.clear()
                 raise
 
-        changed = named([each.key for each in self._leaves.values()])
+        keys = [each.key for each in self._leaves.values()]
+        changed = named([*keys, *(each.key for each in self._dropped.values())])
         number = until_committed(attempt, self.base, f"the change of partition {changed}")
+        if number is None:
+            return None
         with standing(number):
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
@@ -311,7 +313,7 @@ class StagedChanges:
             before, now = footprint(self.base), footprint(latest)
             for name in {name for name, _ in now.items() - before.items()}:
                 entries = entries_of(latest, name, self.head.sequence)
-                if any(set(each.operation.split("+")) - {"append", "delete"} for each in entries):
+                if any(set(each.operation.split("+")) - _NO_REPLACEMENT for each in entries):
                     raise self._overtaken(latest, {name}, "and both replace rows there")
 
     def _on_top_of(self, latest: Manifest) -> tuple[list[LeafVersion], pa.Table | None]:
@@ -330,9 +332,10 @@ class StagedChanges:
             if version == current.get(name):
                 continue
             found.append(LeafVersion(name, version, each.operation, each.added, each.removed))
-        if self._new_keys is None:
+        if not self._new_keys:
             return found, None
-        places = latest.places(self._new_keys)
+        keys = pa.concat_tables(self._new_keys)
+        places = latest.places(keys)
         theirs = latest.leaves()[latest.properties.spec.id]
         for place, each in zip(places.tolist(), self._new, strict=True):
             if place >= 0:
@@ -341,7 +344,7 @@ class StagedChanges:
         missing = np.flatnonzero(places < 0)
         if not len(missing):
             return found, None
-        rows = new_partitions(latest, self._new_keys.take(pa.array(missing)), leaf_directory)
+        rows = new_partitions(latest, keys.take(pa.array(missing)), leaf_directory)
         ours = iter([self._new[place] for place in missing])
         locations: list[str | None] = []
         for name, kind in zip(
@@ -353,14 +356,28 @@ class StagedChanges:
                 locations.append(None)
                 continue
             each = next(ours)
-            locations.append(each.location.uri.removeprefix(f"{latest.root.uri}/"))
+            locations.append(self._place(each.location))
             found.append(
                 LeafVersion(name, each.version, each.operation, each.added, each.removed, each.main)
             )
         place = rows.column_names.index("location")
         return found, rows.set_column(place, "location", pa.array(locations, pa.string()))
 
-    def _moved_on(self, latest: Manifest, name: str, each: _Leaf, current: int | None) -> int:
+    def _place(self, location: Location) -> str:
+        """Where a leaf is, as the manifest says it."""
+        return location.uri.removeprefix(f"{self.base.root.uri}/")
+
+    def _still_listed(self, latest: Manifest) -> list[str]:
+        """The leaves to drop that are listed, and as they were: else their rows were not meant."""
+        if latest is self.base or not self._dropped:
+            return list(self._dropped)
+        current = latest.versions(self._dropped)
+        for name, version in current.items():
+            if version != self._dropped[name].version:
+                raise self._overtaken(latest, {name}, "and this one drops it")
+        return list(current)
+
+    def _moved_on(self, latest: Manifest, name: str, each: StagedLeaf, current: int | None) -> int:
         if current is None or each.base is None:
             raise self._overtaken(latest, {name}, "and removed it")
         if each.rewritten:
@@ -376,7 +393,7 @@ class StagedChanges:
         self._updates.follow(each.location, each.version, each.location, current, version)
         return version
 
-    def _rewritten_on(self, each: _Leaf, current: int) -> int:
+    def _rewritten_on(self, each: StagedLeaf, current: int) -> int:
         """The new files on top of another version; the same version where none stands for any."""
         dataset = each.location.open_leaf(current)
         each.rewritten = tuple(compacting.unchanged(dataset, each.rewritten))
@@ -384,7 +401,7 @@ class StagedChanges:
             return current
         return compacting.stage(each.location, dataset, each.rewritten)
 
-    def _joined(self, latest: Manifest, each: _Leaf, row: dict[str, object]) -> LeafVersion:
+    def _joined(self, latest: Manifest, each: StagedLeaf, row: dict[str, object]) -> LeafVersion:
         """Our new partition in the one that another writer has made at the same time."""
         name, current = str(row[OBJECT_ID]), row[READ_VERSION]
         assert isinstance(current, int)

@@ -229,6 +229,17 @@ class Table:
         """
         return merging.merge(*self._statements(), data, on, when_matched, when_not_matched)
 
+    @_tells("drop partitions of")
+    def drop_partitions(self, where: str) -> int:
+        """Take the partitions all of whose rows match out of the table; returns how many.
+
+        No data is read: their values must decide it, and one that may match in part is refused.
+        In strong mode it is one commit, however many they are; they are not listed any more, and
+        a rollback brings them back until a vacuum has removed them. In weak mode, and in drafts of
+        the format, each becomes empty by a commit of its own, and stays listed with no rows.
+        """
+        return operations.drop_partitions(*self._statements(), where)
+
     @_tells("begin a write to")
     def begin_write(
         self, operation: str = "append", where: str = "true", marker: str | None = None

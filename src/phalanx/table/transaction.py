@@ -130,6 +130,11 @@ class Transaction:
                 self._manifest, self._run, data, on, when_matched, when_not_matched
             )
 
+    def drop_partitions(self, where: str) -> int:
+        """Take the partitions all of whose rows match out of the table; returns how many."""
+        with self._lock:
+            return operations.drop_partitions(self._manifest, self._run, where)
+
     def _read(self, where: str | None) -> tuple[Manifest, Predicate]:
         manifest = self._manifest
         predicate = bound(where, manifest.properties.schema)
