@@ -16,11 +16,13 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import phalanx
 from faults.deaths import counted, failing_at, killed_at
 from faults.strong_changes import CHANGES, Change, make_template, prepared
+from phalanx.storage.history_rows import snapshots_in
 from phalanx.storage.location import session
 from phalanx.storage.steps import Step
 
@@ -32,6 +34,7 @@ ERRORS = [OSError, KeyboardInterrupt] if SOAK else [OSError]
 CREATION = {Step.MANIFEST_CREATED}
 CLASSES = (
     (Step.LEAF_CREATED, Step.FILES_WRITTEN, Step.DELETIONS_WRITTEN, Step.VERSION_STAGED),
+    (Step.UPDATES_WRITTEN,),
     (Step.COMMITTING, Step.MANIFEST_WRITTEN, Step.COMMITTED),
     (Step.MAIN_RESTORED, Step.PUBLISHED),
     (
@@ -187,6 +190,8 @@ def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) ->
     for number, seen in history(table).items():
         known = old.history.get(number) if table.mode == "strong" else None
         assert seen in ([known] if known else [old.contents, new.contents]), (when, number)
+    if table.mode == "strong":
+        check_changes(table, when)
     for key, seen in mains(table).items():
         states = [state.mains.get(key, Counter()) for state in (old, new)]
         assert seen in states, (when, key)
@@ -201,6 +206,22 @@ def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) ->
         assert again == new.contents, when
     assert table.mode == expected.mode, when
     assert_linear(table)
+
+
+def check_changes(table: phalanx.Table, when: str) -> None:
+    """What the last snapshot changed makes the one before it the newest."""
+    ids = assert_linear(table)
+    if len(ids) < 2 or table.at(ids[-2]).schema != table.at(ids[-1]).schema:
+        return
+    newest = ids[-1]
+    feed = table.changes(newest - 1)
+    changes = feed.to_arrow()
+    rows = changes.drop_columns(["_change", "_snapshot", "_update"])
+    kinds = pc.is_in(changes["_change"], pa.array(["insert", "update_after"]))
+    after = contents(table.at(newest - 1))[1] + rows_of(rows.filter(kinds))
+    assert after - rows_of(rows.filter(pc.invert(kinds))) == contents(table.at(newest))[1], when
+    links = Counter(link for link in changes["_update"].to_pylist() if link is not None)
+    assert set(links.values()) <= {2}, when
 
 
 def check_the_next_writer(root: Path, copy: Path, when: str, has_foreign_writes: bool) -> None:
@@ -247,6 +268,9 @@ def check_vacuum(root: Path, copy: Path, when: str) -> None:
             assert contents(phalanx.open(copy)) == before, when
         assert table.snapshots().num_rows == 1, when
         assert files_of(copy) == listed_by(table), when
+        named = [said.get("updates") for said in snapshots_in(table._namespace())]
+        told = {path.stem for path in copy.glob("_phalanx_updates/*")}
+        assert told == {name for name in named if name is not None}, when
     shutil.rmtree(copy)
 
 

@@ -6,12 +6,17 @@ from collections.abc import Iterable, Sequence
 
 import lance
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata
 
 from phalanx.storage.location import Location
 from phalanx.storage.places import Places, Rows, file_of, live_places
 from phalanx.storage.updates import Updates
 from phalanx.storage.writing import LeafWrite, Replacement
+
+# The number of no leaf.
+_NONE = -1
 
 
 class Recording:
@@ -114,15 +119,16 @@ class Recording:
 
 def _pairs(replacement: Replacement, writes: dict[str, LeafWrite]) -> Updates:
     """The rows of written files, each with the one that it stands for."""
-    numbers = replacement.old.column("leaf").to_numpy()
-    addresses = replacement.old.column("address").to_numpy().astype(np.uint64)
+    old = replacement.old
+    numbers = pc.fill_null(old.column("leaf"), _NONE).to_numpy()
+    addresses = pc.fill_null(old.column("address").cast(pa.uint64()), 0).to_numpy()
     new = Places.written(replacement.fragments)
     found = []
-    for number in np.unique(numbers).tolist():
+    for number in np.unique(numbers[numbers != _NONE]).tolist():
         write = writes[replacement.leaves[number]]
         mine = np.flatnonzero(numbers == number)
-        old = Places.at(_fragments(write.location.open_leaf(write.version)), addresses[mine])
-        found.append(Updates(old, new.take(mine)))
+        before = Places.at(_fragments(write.location.open_leaf(write.version)), addresses[mine])
+        found.append(Updates(before, new.take(mine)))
     return Updates.all_of(found)
 
 

@@ -45,7 +45,8 @@ class Replacement:
     """Files whose rows replace others, one by one: `old` tells in the same order where those were.
 
     Its columns are `leaf`, a place among `leaves`, which are object ids, and `address`, that of
-    the row in the version of the leaf that the change was made for.
+    the row in the version of the leaf that the change was made for. Both are NULL where a row of
+    the files stands for none. Without replacements rows are told as deleted and inserted.
     """
 
     fragments: tuple[FragmentMetadata, ...]

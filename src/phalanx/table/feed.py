@@ -285,11 +285,15 @@ def _span(
     manifest: Manifest, from_snapshot: int | datetime, to_snapshot: int | datetime | None
 ) -> tuple[int, int]:
     """The ids of the two snapshots; the one before the first is that of a table without rows."""
-    last = history.newest(manifest)
+    listed = snapshots_in(manifest)
+    if not listed:
+        raise PhalanxError(
+            f"Cannot tell the changes of {manifest.root}: it has no snapshot yet, a change to "
+            "strong mode was cut off. Complete it with set_mode('strong')."
+        )
+    last = int(listed[-1]["id"])
     if to_snapshot is not None:
         last = int(history.found(manifest, to_snapshot)["id"])
-    assert last is not None
-    listed = snapshots_in(manifest)
     wanted = history.plain(from_snapshot)
     oldest = int(listed[0]["id"])
     if isinstance(wanted, int) and wanted == oldest - 1 and begins_history(listed[0]):
