@@ -185,7 +185,7 @@ class Links:
     @classmethod
     def of(cls, places: Places) -> Links:
         """What links rows to their other sides."""
-        order = np.lexsort((places.rows, places.codes))
+        order = places.order_by(np.arange(len(places.files), dtype=np.int64))
         ends = np.cumsum(np.bincount(places.codes, minlength=len(places.files)))
         return cls(places, order, np.concatenate([[0], ends]))
 
