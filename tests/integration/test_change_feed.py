@@ -14,7 +14,12 @@ import pytest
 
 import phalanx
 from phalanx.errors import PhalanxError, SchemaMismatch
+from phalanx.storage.leaf import deletion_by_address
 from phalanx.storage.location import Location
+from phalanx.storage.writing import Replacement
+from phalanx.table import operations
+from phalanx.table.arrivals import LocalRows, Target
+from phalanx.table.transaction import run_alone
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
 
@@ -284,6 +289,27 @@ def test_updates_on_top_of_other_snapshots(table: phalanx.Table) -> None:
         phalanx.open(table.uri).append(rows(("new", 50), ("a", 51), ("b", 52)))
     assert pairs_in(table.changes(4)) == Counter([(1, 11), (5, 15), (4, 14)])
     assert ("delete", 3) in told(table.changes(4))
+
+
+def test_rows_of_a_file_that_stand_for_others_and_for_none(table: phalanx.Table) -> None:
+    """What a job by many tasks may tell: of some rows of its files where they were before."""
+
+    def statement(target: Target) -> int:
+        manifest = target.manifest
+        with operations._local(manifest, rows(("a", 11), ("a", 12), ("a", 15))) as new:
+            [write] = LocalRows(new).arrive(target)
+        dataset = write.location.open_leaf(write.version)
+        found = dataset.to_table(filter="n IN (1, 5)", with_row_address=True)
+        addresses = found["_rowaddr"].to_numpy()
+        write.deletion = lambda leaf: deletion_by_address(leaf, addresses)
+        one, five = addresses.tolist()
+        old = pa.table({"leaf": [0, None, 0], "address": pa.array([one, None, five], pa.uint64())})
+        write.replacements = (Replacement(write.fragments, (write.object_id,), old),)
+        return target.commit([write], "merge", "")
+
+    run_alone(table._writable(), statement)
+    assert pairs_in(table.changes(3)) == Counter([(1, 11), (5, 15)])
+    assert ("insert", 12) in told(table.changes(3))
 
 
 def files_of(table: phalanx.Table) -> set[str]:

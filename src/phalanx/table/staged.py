@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 
 import lance
 import numpy as np
@@ -30,32 +29,11 @@ from phalanx.storage.races import is_lost_race
 from phalanx.storage.recording import Recording
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, named, remove_unlisted
-from phalanx.table.keys import keys_named
+from phalanx.table.overtaken import Overtaken, Start, changed_since, vacuumed
 from phalanx.table.staged_leaf import LeafRewrite, StagedLeaf
-from phalanx.table.strong import begin
 
 # What leaves rows as they are, unless it takes them away.
 _NO_REPLACEMENT = frozenset({"append", "delete", DROP})
-
-
-class Overtaken(CommitConflict):
-    """Another snapshot changed the same rows: the same statements may succeed on top of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a transaction begins with: a moment, a manifest of that time or later, and its head."""
-
-    # Before anything is read or written: a vacuum compares it with its own time.
-    began: datetime
-    base: Manifest
-    head: Head
-
-    @classmethod
-    def now(cls, manifest: Manifest) -> Start:
-        """The newest snapshot."""
-        began = datetime.now(UTC)
-        return cls(began, *begin(manifest))
 
 
 class StagedChanges:
@@ -273,7 +251,7 @@ class StagedChanges:
                 "its mode meanwhile. Look at the table as it is now, and write again."
             )
         if found.was_vacuumed(self.head, self.began):
-            raise self._vacuumed(latest, found)
+            raise vacuumed(latest, self.began, found)
         return replace(found, published=max(found.published, self.head.published))
 
     @contextmanager
@@ -285,15 +263,8 @@ class StagedChanges:
             latest = self.base.latest()
             found = None if latest is self.base else head_of(latest)
             if found is not None and found.was_vacuumed(self.head, self.began):
-                raise self._vacuumed(latest, found) from None
+                raise vacuumed(latest, self.began, found) from None
             raise
-
-    def _vacuumed(self, latest: Manifest, found: Head) -> Overtaken:
-        return Overtaken(
-            f"Cannot commit to {latest.root}: the transaction began at {self.began.isoformat()}, "
-            f"and a vacuum has removed files from before {found.horizon}, perhaps its own. Start "
-            "it again."
-        )
 
     @property
     def horizon(self) -> str:
@@ -416,10 +387,4 @@ class StagedChanges:
         return LeafVersion(name, version, each.operation, each.added, each.removed)
 
     def _overtaken(self, latest: Manifest, names: set[str], why: str) -> Overtaken:
-        entries = entries_of(latest, min(names), self.head.sequence)
-        other = entries[-1].snapshot if entries else "another"
-        return Overtaken(
-            f"Cannot commit to {latest.root}: snapshot {other} changed partition "
-            f"{named(keys_named(latest, names))} since snapshot {self.head.sequence}, {why}. Start "
-            "the transaction again."
-        )
+        return changed_since(latest, names, self.head, why)

@@ -23,8 +23,9 @@ from phalanx.storage.manifest import Manifest
 from phalanx.table import merging, operations, updating
 from phalanx.table.arrivals import Statement
 from phalanx.table.merging import MergeCounts
+from phalanx.table.overtaken import Overtaken, Start
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
-from phalanx.table.staged import Overtaken, StagedChanges, Start
+from phalanx.table.staged import StagedChanges
 
 _ISOLATIONS = ("snapshot", "serializable")
 _MOST_ATTEMPTS = 20
