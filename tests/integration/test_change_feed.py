@@ -128,6 +128,21 @@ def test_a_rollback_takes_and_brings_back_the_difference(table: phalanx.Table) -
     assert told(table.changes(number)) == [("delete", n) for n in range(1, 7)]
 
 
+def test_a_rollback_over_a_compaction(table: phalanx.Table) -> None:
+    table.delete("n = 1")
+    table.rewrite(rewrite_all=True)
+    table.append(rows(("a", 7), ("b", 8)))
+    number = table.rollback(4)
+    assert told(table.changes(number - 1)) == [("delete", 7), ("delete", 8)]
+    # To the compacted files again.
+    assert told(table.changes(number, table.rollback(5))) == []
+    # Of files that were changed since, every row is told.
+    table.delete("n = 2")
+    table.rollback(4)
+    found = told(table.changes(number + 2))
+    assert found == [("delete", 5), ("insert", 2), ("insert", 5)]
+
+
 def test_dropped_partitions_are_told_row_by_row(table: phalanx.Table) -> None:
     table.drop_partitions("k = 'a' OR k IS NULL")
     gone = [("delete", n) for n in (1, 2, 4, 5)]

@@ -35,10 +35,9 @@ def made(uri: str) -> phalanx.Table:
 @pytest.mark.executors
 def test_changes_as_a_data_frame(spark: SparkSession, uri: str) -> None:
     table = made(uri)
-    frame = spark.read.format("phalanx").options(**READ).load(uri)
+    frame = spark.read.format("phalanx").options(**READ, to_snapshot=4).load(uri)
     table.append(rows(("a", 9)))
     found = [tuple(row) for row in frame.orderBy("_snapshot", "_update", "_change").collect()]
-    # As it was when it was loaded.
     assert sorted(found, key=str) == sorted(
         (tuple(each.values()) for each in table.changes(2, 4).to_arrow().to_pylist()), key=str
     )
@@ -117,6 +116,16 @@ def test_offsets_and_limits(uri: str) -> None:
     assert limited.partitions(steps[3], steps[3]) == []
     table.add_column(pa.field("more", pa.int8()))
     assert limited.partitions(steps[0], steps[3])
+
+
+def test_changes_go_to_the_newest_snapshot_when_they_were_loaded(uri: str) -> None:
+    table = made(uri)
+    source = PhalanxSource({"path": uri, **READ})
+    schema = source.schema()
+    table.append(rows(("a", 9)))
+    reader = source.reader(schema)
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert {n for batch in batches for n in batch.column("_snapshot").to_pylist()} == {3, 4}
 
 
 def test_what_is_refused(uri: str) -> None:

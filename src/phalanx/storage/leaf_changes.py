@@ -2,12 +2,13 @@
 
 A fragment is told from others by its files, never by its number: after a rollback other rows may
 come under the same one. Files that a change of the schema wrote hold the same rows as before, and
-so do those of a compaction that someone made past Phalanx.
+so do those of a compaction that someone made past Phalanx, or that a rollback undoes. Only where
+rows of such files were changed since, a rollback tells all rows in them as gone and come again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from lance import LanceDataset, LanceOperation
@@ -17,7 +18,13 @@ from phalanx.storage.changed_rows import ChangedRows, FragmentVersion, RecordedU
 from phalanx.storage.history_rows import LeafChange
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.reading import LeafScan
-from phalanx.storage.rewrites import Contents, aligned_contents, contents_of, foreign_operations
+from phalanx.storage.rewrites import (
+    Contents,
+    aligned_contents,
+    compactions_of,
+    contents_of,
+    foreign_operations,
+)
 
 # After these a row that was deleted may be there again.
 _MAY_BRING_BACK = frozenset({"rollback", "foreign", "change"})
@@ -49,8 +56,10 @@ def changed_rows(manifest: Manifest, leaf: ChangedLeaf) -> list[ChangedRows]:
     if gone and came and before is not None:
         if entry.operation == "rollback":
             both += _restored(manifest, leaf, before, gone, came)
+            place = leaf.scan.location
+            _forget_compactions(compactions_of(manifest, leaf.change.object_id, place), gone, came)
         if entry.main is not None:
-            _forget_compactions(leaf, before, entry.main, gone, came)
+            _forget_compactions(_foreign_compactions(leaf, before, entry.main), gone, came)
     found = list(_of_both(leaf, both))
     if before is not None:
         found += [_whole(leaf, before, each, came=False) for each in gone.values()]
@@ -136,24 +145,28 @@ def _restored(
 
 
 def _forget_compactions(
-    leaf: ChangedLeaf,
-    before: int,
-    main: int,
+    groups: Iterable[LanceOperation.RewriteGroup],
     gone: dict[Contents, FragmentMetadata],
     came: dict[Contents, FragmentMetadata],
 ) -> None:
-    """Take out fragments that someone wrote anew past Phalanx, if that is all that was done."""
-    for operation in foreign_operations(leaf.scan.location, before, main):
-        if not isinstance(operation, LanceOperation.Rewrite):
-            continue
-        for group in operation.groups:
-            old = {contents_of(each): each for each in group.old_fragments}
-            new = {contents_of(each): each for each in group.new_fragments}
-            if _are_as_said(old, gone) and _are_as_said(new, came):
-                for contents in old:
+    """Take out fragments that were only written anew as others, or are back in their place."""
+    for group in groups:
+        old = {contents_of(each): each for each in group.old_fragments}
+        new = {contents_of(each): each for each in group.new_fragments}
+        for before, after in ((old, new), (new, old)):
+            if _are_as_said(before, gone) and _are_as_said(after, came):
+                for contents in before:
                     del gone[contents]
-                for contents in new:
+                for contents in after:
                     del came[contents]
+
+
+def _foreign_compactions(
+    leaf: ChangedLeaf, before: int, main: int
+) -> Iterator[LanceOperation.RewriteGroup]:
+    for operation in foreign_operations(leaf.scan.location, before, main):
+        if isinstance(operation, LanceOperation.Rewrite):
+            yield from operation.groups
 
 
 def _are_as_said(

@@ -52,6 +52,20 @@ def aligned_contents(
     return {contents: first(contents) for contents in one}
 
 
+def compactions_of(
+    manifest: Manifest, object_id: str, location: Location
+) -> Iterator[LanceOperation.RewriteGroup]:
+    """The fragments of a leaf that snapshots wrote anew, and those that they became."""
+    for entry in entries_of(manifest, object_id):
+        if entry.operation == "rewrite" and entry.version is not None:
+            # What vacuum has removed tells nothing.
+            with suppress(PhalanxError, OSError, ValueError):
+                dataset = location.open_leaf(entry.version)
+                made = dataset.read_transaction(entry.version)
+                if made is not None and isinstance(made.operation, LanceOperation.Rewrite):
+                    yield from made.operation.groups
+
+
 def _contents(location: Location, version: int) -> dict[int, Contents]:
     return {
         fragment.fragment_id: contents_of(fragment.metadata)

@@ -7,6 +7,7 @@ a file that no snapshot names is debris, which vacuum removes.
 from __future__ import annotations
 
 import re
+import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from phalanx.storage.steps import Step, reach
 
 FOLDER = "_phalanx_updates"
 _FILE = re.compile(rf"{FOLDER}/(?P<name>[0-9a-f]{{32}})\.arrow")
+_reading = threading.Lock()
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(
     [
@@ -181,19 +183,21 @@ class Links:
     # The pairs, those of each file together, and where each file's begin.
     order: Codes
     starts: Codes
+    numbered: Mapping[str, int]
 
     @classmethod
     def of(cls, places: Places) -> Links:
         """What links rows to their other sides."""
         order = places.order_by(np.arange(len(places.files), dtype=np.int64))
         ends = np.cumsum(np.bincount(places.codes, minlength=len(places.files)))
-        return cls(places, order, np.concatenate([[0], ends]))
+        numbered = {file: code for code, file in enumerate(places.files)}
+        return cls(places, order, np.concatenate([[0], ends]), numbered)
 
     def numbers(self, file: str, rows: Rows) -> Codes:
         """For each row of a file the number of its pair; -1 where it has none."""
-        if file not in self.places.files:
+        code = self.numbered.get(file)
+        if code is None:
             return np.full(len(rows), -1, np.int64)
-        code = self.places.files.index(file)
         mine = self.order[self.starts[code] : self.starts[code + 1]]
         if not len(mine):
             return np.full(len(rows), -1, np.int64)
@@ -202,8 +206,14 @@ class Links:
         return np.where(known[found] == rows, mine[found], -1).astype(np.int64)
 
 
-@lru_cache(maxsize=2)
 def links_of(root: Location, name: str) -> tuple[Links, Links]:
     """The links of the old rows and of the new ones; all rows of a snapshot are told in a row."""
+    # Several threads need the same at once: one of them reads it.
+    with _reading:
+        return _links(root, name)
+
+
+@lru_cache(maxsize=2)
+def _links(root: Location, name: str) -> tuple[Links, Links]:
     found = Updates.read(root, name)
     return Links.of(found.old), Links.of(found.new)

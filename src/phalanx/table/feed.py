@@ -4,7 +4,8 @@ Changes are told snapshot by snapshot, and of each snapshot first the rows that 
 `update_before`), then those that came (`insert`, `update_after`). Who removes the ones and adds
 the others, in that order, makes the rows of the first snapshot those of the last. Compactions,
 moves to another spec, evolves and changes of the schema change no row; a rollback takes away and
-brings back what it restores. What only was in between, too, is told.
+brings back what it restores. If it undoes a move, or a compaction of rows that were changed since,
+all rows of these files are told as gone and come again. What was there only in between is told too.
 
 Rows have the columns of the last snapshot, whatever they were called and however wide they were
 then. A predicate judges every row for itself: of an update that takes a row out of what matches,
