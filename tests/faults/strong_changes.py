@@ -44,6 +44,8 @@ class Change:
     prepare: Callable[[phalanx.Table], object] = _nothing
     repeats: bool = False
     is_atomic: bool = True
+    # Leaves that are listed again show stock clients what they had, until their mains follow.
+    lists_again: bool = False
 
 
 def _transact(table: phalanx.Table) -> None:
@@ -114,6 +116,7 @@ CHANGES = {
         lambda table: table.append(rows(("a", 10), ("b", 10))),
         prepare=lambda table: table.drop_partitions("k <> 'c'"),
         repeats=True,
+        lists_again=True,
     ),
     "rollback of a drop": Change(
         lambda table: table.rollback(5),

@@ -21,7 +21,6 @@ from phalanx.storage.adoption import (
     open_table,
     renumber,
 )
-from phalanx.storage.dropped import DROPPED, dropped_leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
@@ -88,7 +87,7 @@ def _check_new(manifest: Manifest, location: Location, place: str) -> None:
     if not SCHEME.match(location.uri):
         spellings.add(os.path.realpath(location.uri))
     listed = ", ".join("'" + text.replace("'", "''") + "'" for text in sorted(spellings))
-    where = f"object_type IN ('table', '{DROPPED}') AND location IN ({listed})"
+    where = f"object_type = 'table' AND location IN ({listed})"
     found = manifest.dataset.to_table(columns=["object_id"], filter=where, limit=1)
     if found.num_rows:
         raise PhalanxError(
@@ -123,13 +122,6 @@ def _check_free(manifest: Manifest, key: pa.Table, location: Location) -> None:
     """Refuse a partition that exists, even an empty one: writers may be about to fill it."""
     place = int(manifest.places(key)[0])
     if place < 0:
-        names = new_partitions(manifest, key, str).column("object_id").to_pylist()
-        if dropped := dropped_leaves(manifest, names):
-            [old] = dropped.values()
-            raise PhalanxError(
-                f"Cannot adopt {location}: its partition was dropped, and is at {old.location} as "
-                f"snapshots before {old.snapshot} read it. Append the rows, or vacuum first."
-            )
         return
     existing = manifest.leaves()[manifest.properties.spec.id].column(LOCATION)[place].as_py()
     [shown] = keys_of(key)

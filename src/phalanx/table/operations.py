@@ -74,7 +74,7 @@ def add(run: Run, rows: Arriving) -> int:
 
 def replace_matching(run: Run, rows: Arriving, predicate: Predicate) -> int:
     """Replace the rows that match a predicate by others; how many came."""
-    return _replace(run, rows, lambda now: _deletions(now, predicate), "overwrite")
+    return _replace(run, rows, lambda now: deletions(now, predicate), "overwrite")
 
 
 def replace_partitions(run: Run, rows: Arriving) -> int:
@@ -113,7 +113,7 @@ def delete(manifest: LeafListing, run: Run, where: str) -> int:
     predicate = bind(where, manifest.properties.schema)
 
     def statement(target: Target) -> int:
-        removed = functools.partial(_deletions, predicate=predicate)
+        removed = functools.partial(deletions, predicate=predicate)
         target.depend_on(functools.partial(_footprint, removed), replaced=False)
         return target.commit(list(removed(target.manifest)), "delete", REPEAT)
 
@@ -197,7 +197,7 @@ def _local(
     return shuffled(manifest, reader_of(data), predicate, where, in_memory=in_memory)
 
 
-def _deletions(manifest: LeafListing, predicate: Predicate) -> Iterator[LeafWrite]:
+def deletions(manifest: LeafListing, predicate: Predicate) -> Iterator[LeafWrite]:
     """The removal of the matching rows from every leaf that may have some."""
     plan = plan_of(manifest, predicate)
     schema = manifest.properties.schema

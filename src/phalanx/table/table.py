@@ -33,6 +33,7 @@ from phalanx.table import (
     inspection,
     merging,
     operations,
+    retention,
     strong,
     updating,
 )
@@ -48,6 +49,7 @@ from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.merging import MergeCounts
 from phalanx.table.moving import Move, plan_move
 from phalanx.table.pinned import check_unpinned
+from phalanx.table.retention import Retained
 from phalanx.table.rewrite_files import planned
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
@@ -239,6 +241,20 @@ class Table:
         the format, each becomes empty by a commit of its own, and stays listed with no rows.
         """
         return operations.drop_partitions(*self._statements(), where)
+
+    @_tells("retain partitions of")
+    def retain(self, keep: str, *, rows: bool = False, dry_run: bool = False) -> Retained:
+        """Drop the partitions in which `keep` is false for every row; tells which.
+
+        `keep` is a predicate in which `now` and `today` may stand, plus or minus spans of time, as
+        in "event_date >= now - 90 days". No data is read: a partition that may have rows to keep
+        stays whole, unless with `rows` its other rows are deleted. Rows for which it is NULL stay.
+        With `dry_run` nothing changes, and the same is told. It is committed as `drop_partitions`
+        and `delete` are, in strong mode together.
+        """
+        if dry_run:
+            return retention.retain(self._refreshed(), None, keep, rows)
+        return retention.retain(*self._statements(), keep, rows)
 
     @_tells("begin a write to")
     def begin_write(
