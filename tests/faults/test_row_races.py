@@ -16,6 +16,29 @@ TIMES = 40 if SOAK else 5
 LONGEST = 1200 if SOAK else 120
 
 
+def updates_told(table: phalanx.Table) -> int:
+    """How many updates the change feed tells, which gives every snapshot from the one before."""
+    state: set[tuple[object, ...]] = set()
+    before: dict[tuple[int, int], int] = {}
+    after: dict[tuple[int, int], int] = {}
+    changes = table.changes(0).to_arrow().to_pylist()
+    for number in table.snapshots()["id"].to_pylist():
+        for change in changes:
+            if change["_snapshot"] != number:
+                continue
+            row, link = (change["k"], change["id"], change["n"]), (number, change["_update"])
+            if change["_change"] in ("delete", "update_before"):
+                state.remove(row)
+            else:
+                assert row not in state
+                state.add(row)
+            if change["_update"] is not None:
+                (before if change["_change"] == "update_before" else after)[link] = change["id"]
+        assert state == contents(table.at(number))
+    assert before == after
+    return len(before)
+
+
 @pytest.mark.parametrize("mode", ["weak", "strong"])
 def test_updates_beside_appends(tmp_path: Path, mode: str) -> None:
     table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction=mode)
@@ -24,6 +47,8 @@ def test_updates_beside_appends(tmp_path: Path, mode: str) -> None:
     found = contents(table)
     assert {(key, place, 2 * TIMES) for place, key in enumerate(KEYS)} <= found
     assert len(found) == len(KEYS) + TIMES
+    if mode == "strong":
+        assert updates_told(table) == 2 * TIMES * len(KEYS)
 
 
 def test_merges_of_the_same_keys(tmp_path: Path) -> None:
@@ -37,6 +62,7 @@ def test_merges_of_the_same_keys(tmp_path: Path) -> None:
     # All three keys are as one and the same merge has left them.
     assert len(merged) == len(KEYS)
     assert len({row[2] for row in merged}) == 1
+    assert updates_told(table) == (2 * TIMES - 1) * len(KEYS)
 
 
 def test_drops_beside_appends(tmp_path: Path) -> None:
@@ -61,3 +87,4 @@ def test_drops_beside_appends(tmp_path: Path) -> None:
     state = contents(table.at(first))
     table.rollback(first)
     assert contents(table) == state
+    assert updates_told(table) == 0
