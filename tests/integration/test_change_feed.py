@@ -349,3 +349,29 @@ def test_vacuum_keeps_and_removes_what_tells_of_updates(table: phalanx.Table) ->
     table.append(rows(("a", 9)))
     table.vacuum(timedelta(0))
     assert files_of(table) == {"other.txt"}
+
+
+def test_rows_of_every_kind_of_column(tmp_path: Path) -> None:
+    """Rows that are taken one by one are those that a scan gives, in whichever type."""
+    struct = pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])
+    data = pa.table(
+        {
+            "k": pa.array([None, 1, 1, 1, 2], pa.int8()),
+            "vector": pa.array([[float(n)] * 4 for n in range(5)], pa.list_(pa.float32(), 4)),
+            "struct": pa.array([{"x": 1, "y": ["a", None]}, None, {}, {"y": []}, None], struct),
+            "lists": pa.array([[{"x": 1}], [], None, [None], [{}]], pa.list_(struct)),
+            "word": pa.array(["a", "b", None, "a", "b"]).dictionary_encode(),
+            "raw": pa.array([b"", None, b"1", b"22", b"333"], pa.large_binary()),
+            "when": pa.array([1, 2, 3, None, 5], pa.timestamp("ns", "Europe/Paris")),
+        }
+    )
+    table = phalanx.create(tmp_path / "table", data.schema, ["k"], transaction="strong")
+    table.append(data)
+    there = table.scan().to_arrow()
+    chosen = "raw IN (arrow_cast(X'3232', 'LargeBinary')) OR raw IS NULL OR k IS NULL"
+    gone = table.scan(chosen).to_arrow()
+    assert table.delete(chosen) == gone.num_rows == 3
+    table.promote_column("k", pa.int32())
+    for feed, expected in ((table.changes(0, 2), there), (table.changes(2), gone)):
+        found = feed.to_arrow().select(expected.column_names)
+        assert found.to_pylist() == expected.to_pylist()
