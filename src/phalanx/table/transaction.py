@@ -24,7 +24,8 @@ from phalanx.table import merging, operations, updating
 from phalanx.table.arrivals import Statement
 from phalanx.table.merging import MergeCounts
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
-from phalanx.table.staged import Overtaken, StagedChanges, Start
+from phalanx.table.staged import Overtaken, StagedChanges
+from phalanx.table.strong import Start
 
 _ISOLATIONS = ("snapshot", "serializable")
 _MOST_ATTEMPTS = 20
