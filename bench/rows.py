@@ -15,6 +15,7 @@ from pathlib import Path
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import phalanx
@@ -68,14 +69,13 @@ def _merged(rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
     assert counts == {rows + _RUNS * (_ARRIVING // 2)}
     found = {name: min(seconds) for name, seconds in times.items()}
     what = f"merge of {_ARRIVING:,} rows, half of them new, into {rows:,} over 100 partitions"
-    yield cost(what, found["strong"], "merge_insert on one table", found["pylance"], 1.5)
     delta = _in_delta(data, arriving, folder)
     if isinstance(delta, str):
         yield delta
     else:
         found |= {"Delta (delta-rs)": min(delta)}
     yield Beside(what, found)
-    few = arriving[0].slice(0, 100).filter(pa.compute.less(arriving[0]["tenant"].slice(0, 100), 2))
+    few = arriving[0].filter(pc.less(arriving[0]["tenant"], 2)).slice(0, 100)
     seconds = best(lambda: tables["strong"].merge(few, _KEY), _RUNS)
     alone = best(lambda: merge_insert(few), _RUNS)
     yield cost(f"merge of {few.num_rows} rows of 2 partitions", seconds, "merge_insert", alone, 1)
