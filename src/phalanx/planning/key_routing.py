@@ -17,6 +17,7 @@ from phalanx.errors import PhalanxError
 from phalanx.model.grouping import group, positions
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.transform import IDENTITY
 from phalanx.planning.fields import bound_fields
 
 Places = npt.NDArray[np.int64]
@@ -57,6 +58,15 @@ def covered_fields(
         if bound.derivation.is_repeatable
         and bound.sources
         and all(path is not None and path[0] in columns for path in bound.sources)
+    )
+
+
+def identity_columns(spec: PartitionSpec, schema: Schema) -> frozenset[str]:
+    """The columns that have one value in all rows of a partition: its own."""
+    return frozenset(
+        bound.source[0]
+        for bound in bound_fields(spec, schema)
+        if bound.derivation == IDENTITY and bound.source is not None and len(bound.source) == 1
     )
 
 

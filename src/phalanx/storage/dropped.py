@@ -13,8 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from phalanx.model.schema import Schema
+from phalanx.planning.scan import OBJECT_ID
+from phalanx.planning.scan import READ_VERSION as LEAF_VERSION
+from phalanx.storage.leaf_listing import Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_rows import ADDRESS, Addresses
@@ -56,12 +60,12 @@ class DroppedLeaf:
 
 def rows_of_dropped(tables: pa.Table, snapshot: int) -> pa.Table:
     """The rows that stand for those of some tables, after a snapshot has dropped them."""
-    names = tables.column("object_id").to_pylist()
-    said = json.dumps({"snapshot": snapshot})
+    said = pa.scalar(json.dumps({"snapshot": snapshot}))
+    names = pc.binary_join_element_wise(_PREFIX, tables.column("object_id"), "")
     columns = {
-        "object_id": pa.array([f"{_PREFIX}{name}" for name in names], pa.string()),
-        "object_type": pa.array([DROPPED] * len(names), pa.string()),
-        "metadata": pa.array([said] * len(names), pa.string()),
+        "object_id": names,
+        "object_type": pa.repeat(pa.scalar(DROPPED), tables.num_rows),
+        "metadata": pa.repeat(said, tables.num_rows),
     }
     for name, column in columns.items():
         tables = tables.set_column(tables.column_names.index(name), name, column)
@@ -88,6 +92,22 @@ def dropped_leaves(
                 row[ADDRESS],
             )
     return found
+
+
+def parted(leaves: Leaves, names: Collection[str] | None) -> tuple[Leaves, dict[str, int]]:
+    """The leaves with one of these object ids (None: all), and the versions of the others."""
+    chosen: Leaves = {}
+    others: dict[str, int] = {}
+    known = pa.array(names or (), pa.string())
+    for number, some in leaves.items():
+        is_chosen = pc.is_in(some.column(OBJECT_ID), known)
+        if names is None:
+            is_chosen = pa.repeat(pa.scalar(True), some.num_rows)
+        chosen[number] = some.filter(is_chosen)
+        rest = some.filter(pc.invert(is_chosen))
+        columns = (rest.column(name).to_pylist() for name in (OBJECT_ID, LEAF_VERSION))
+        others |= zip(*columns, strict=True)
+    return chosen, others
 
 
 def addresses_of(leaves: Iterable[DroppedLeaf]) -> Addresses:

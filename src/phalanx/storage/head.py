@@ -346,8 +346,14 @@ def _version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
 
 
 def _drop_rows(names: Sequence[str], number: int) -> pa.Table:
-    said = {f"{name}{SEPARATOR}{number}": DROP for name in names}
-    return history_rows(said, TABLE_VERSION)
+    ids = pc.binary_join_element_wise(pa.array(names, pa.string()), str(number), SEPARATOR)
+    return pa.table(
+        {
+            "object_id": ids,
+            "object_type": pa.repeat(pa.scalar(TABLE_VERSION), len(names)),
+            "metadata": pa.repeat(pa.scalar(DROP), len(names)),
+        }
+    )
 
 
 def leave_strong(manifest: Manifest) -> None:

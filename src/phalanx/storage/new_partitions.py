@@ -15,8 +15,7 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
-from phalanx.storage.publishing import check_main
-from phalanx.storage.writing import LeafWrite
+from phalanx.storage.publishing import check_main, locations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +52,19 @@ def made_partitions(
     manifest: Manifest,
     missing: pa.Table,
     new: NewLeaves,
-    dropped: Mapping[str, LeafWrite],
+    dropped: Mapping[str, int],
 ) -> MadePartitions:
     """Make the leaves that a manifest lacks, and go on with those that were dropped.
 
-    `dropped` are those that the manifest lacks since the base, in which they were.
+    `dropped` has the versions of those that the manifest lacks since the base, where they were.
     """
     rows = new_partitions(manifest, missing, new.directory)
     tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
     names = tables.column("object_id").to_pylist()
     before = dropped_leaves(base, [name for name in names if name not in dropped])
-    for name in names:
-        if (write := dropped.get(name)) is not None and write.version is not None:
-            before[name] = DroppedLeaf(name, write.location, write.version)
+    since = [name for name in names if name in dropped]
+    for name, location in locations_of(base, since).items():
+        before[name] = DroppedLeaf(name, location, dropped[name])
     schema, root = manifest.properties.schema, manifest.root
 
     def make(place: int) -> MadePartition:

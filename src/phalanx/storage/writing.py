@@ -16,14 +16,14 @@ from lance.fragment import FragmentMetadata
 from phalanx.errors import CommitConflict, PartialWrite, PhalanxError
 from phalanx.model.grouping import positions
 from phalanx.model.partition_key import PartitionKey, keyed, keys_of
-from phalanx.model.predicate import Predicate
+from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import source_columns
 from phalanx.planning.scan import LOCATION, OBJECT_ID, located
 from phalanx.storage import leaf
 from phalanx.storage.leaf import Change, Deletion
-from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
@@ -37,7 +37,7 @@ from phalanx.storage.shuffle import Shuffled
 # Which leaves an operation looks at in a manifest, and their versions.
 Footprint = Callable[[LeafListing], dict[str, int | None]]
 Opening = Callable[[Location, int | None], lance.LanceDataset]
-_MOST_NAMED = 20
+MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,16 @@ def leaf_writes(
         yield LeafWrite(key, name, manifest.root.child(location), version, (), removal)
 
 
+def emptying(manifest: LeafListing, leaves: Leaves) -> list[LeafWrite]:
+    """The removal of all rows of some leaves."""
+    everything = deleting(TRUE, manifest.properties.schema)
+    return [
+        write
+        for number, some in leaves.items()
+        for write in leaf_writes(manifest, number, some, [everything] * some.num_rows)
+    ]
+
+
 @dataclass(slots=True)
 class MainBranches:
     """The leaves as weak mode writes them: each commit goes to a main branch, and is seen."""
@@ -193,11 +203,12 @@ class MainBranches:
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
         """Nothing is isolated here."""
 
-    def drop(self, writes: Sequence[LeafWrite], repair: str) -> int:
+    def drop(self, leaves: Leaves, repair: str) -> int:
         """Make each leaf empty by a commit of its own, which reads no data; how many they are.
 
         They stay in the manifest: who is writing to one meanwhile must not write for nothing.
         """
+        writes = emptying(self.manifest, leaves)
         self.commit(writes, "drop_partitions", repair)
         return len(writes)
 
@@ -303,8 +314,8 @@ def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: LeafListing) ->
 
 def named(keys: Sequence[PartitionKey]) -> str:
     """Partitions by their specs and values, for people: the first of them, if there are many."""
-    shown = ", ".join(f"v{key.spec_id}{key.values}" for key in keys[:_MOST_NAMED])
-    return (shown or "none") + (", …" if len(keys) > _MOST_NAMED else "")
+    shown = ", ".join(f"v{key.spec_id}{key.values}" for key in keys[:MOST_NAMED])
+    return (shown or "none") + (", …" if len(keys) > MOST_NAMED else "")
 
 
 def deleting(predicate: Predicate, schema: Schema, path: PathValues | None = None) -> Deletion:

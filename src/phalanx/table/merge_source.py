@@ -64,12 +64,17 @@ class MergeSource:
         back[order] = np.arange(len(order))
         return readable(one_batch(parts, self.schema).take(pa.array(back)))
 
-    def matches(self, rows: pa.RecordBatch, among: Places) -> Places:
-        """For each row the place of the source row with its key, of some; −1 where none has it."""
-        columns = comparable_keys(rows, self.on)
-        wanted = self.keys if len(among) == self.rows else self.keys.take(pa.array(among))
+    def matches(self, rows: pa.RecordBatch, among: Places, on: Sequence[str]) -> Places:
+        """For each row the place of the source row with its key, of some; −1 where none has it.
+
+        `on` are the columns in which these may differ: the rows have the others as they have.
+        """
+        columns = comparable_keys(rows, on)
+        wanted = self.keys.select(list(on))
+        if len(among) < self.rows:
+            wanted = wanted.take(pa.array(among))
         likely = np.ones(rows.num_rows, dtype=bool)
-        for name in self.on:
+        for name in on:
             column = columns.column(name).combine_chunks()
             if column.null_count:
                 likely &= column.is_valid().to_numpy(zero_copy_only=False)

@@ -18,7 +18,7 @@ from phalanx.model.predicate import TRUE
 from phalanx.model.rows import plain_schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import source_columns
-from phalanx.planning.key_routing import route
+from phalanx.planning.key_routing import identity_columns, route
 from phalanx.storage.editing import Addresses, Edited, Editor, LeafEdit
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.parked import Shelf
@@ -149,7 +149,10 @@ class _LeafMerge:
         schema = self.manifest.properties.schema
         others = frozenset(schema.names) - frozenset(self.source.on)
         fields = changing_fields(self.spec, schema, others)
-        columns = list(self.source.on)
+        # What the partition has in its values need not be read.
+        known = identity_columns(self.spec, schema)
+        on = [name for name in self.source.on if name not in known] or [self.source.on[0]]
+        columns = list(on)
         if fields and self.when_matched == "update":
             columns += [n for n in source_columns(self.spec, schema) if n not in columns]
 
@@ -158,7 +161,7 @@ class _LeafMerge:
         ) -> Iterator[Edited]:
             found = addressed(dataset, TRUE, schema, columns, self.path, fragments)
             for addresses, rows in _gathered(found):
-                places = self.source.matches(rows, self.keys)
+                places = self.source.matches(rows, self.keys, on)
                 matched = np.flatnonzero(places >= 0)
                 self.met[places[matched]] = True
                 if self.when_matched == "ignore" or not len(matched):

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from phalanx.errors import InvalidPredicate
 from phalanx.model.binding import bind
+from phalanx.model.partition_key import PartitionKey
 from phalanx.model.predicate import TRUE, Predicate, all_of, among
 from phalanx.model.rows import reader_of
 from phalanx.planning.fields import bound_fields
 from phalanx.planning.pruning import prune
-from phalanx.storage.leaf_listing import LeafListing
+from phalanx.planning.scan import OBJECT_ID, READ_VERSION
+from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.parallel import THREADS, in_parallel
 from phalanx.storage.path_values import path_values
 from phalanx.storage.shuffle import Shuffled
@@ -130,9 +133,9 @@ def drop_partitions(manifest: LeafListing, run: Run, where: str) -> int:
 
     def statement(target: Target) -> int:
         chosen = whole_partitions(target.manifest, predicate)
-        if (some := first_with_rows(chosen.partial)) is not None:
+        if (some := _first_with_rows(target.manifest, chosen.partial)) is not None:
             raise InvalidPredicate(
-                f"Cannot drop partitions where {where!r}: partition {named([some.key])} may match "
+                f"Cannot drop partitions where {where!r}: partition {named([some])} may match "
                 "in part, and it is dropped as a whole or not at all. Choose a predicate that its "
                 "values decide, or remove rows with delete()."
             )
@@ -144,43 +147,53 @@ def drop_partitions(manifest: LeafListing, run: Run, where: str) -> int:
 
 
 def _dropped_versions(manifest: LeafListing, predicate: Predicate) -> dict[str, int | None]:
-    return {each.object_id: each.version for each in whole_partitions(manifest, predicate).whole}
+    return versions_of(whole_partitions(manifest, predicate).whole)
+
+
+def versions_of(leaves: Leaves) -> dict[str, int | None]:
+    """The versions of some leaves, by object id."""
+    return {
+        name: version
+        for some in leaves.values()
+        for name, version in zip(
+            some.column(OBJECT_ID).to_pylist(), some.column(READ_VERSION).to_pylist(), strict=True
+        )
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPartitions:
-    """The partitions all of whose rows match, by their values, and those that may have some."""
+    """The leaves all of whose rows match, by their values, and those that may have some."""
 
-    whole: list[LeafWrite]
-    partial: list[LeafWrite]
+    whole: Leaves
+    partial: Leaves
 
 
 def whole_partitions(manifest: LeafListing, predicate: Predicate) -> ChosenPartitions:
-    """What a predicate chooses, each with the removal of the rows that match."""
-    chosen = ChosenPartitions([], [])
+    """The leaves that a predicate chooses, by spec."""
     plan = plan_of(manifest, predicate)
-    everything = deleting(TRUE, manifest.properties.schema)
+    chosen = ChosenPartitions({}, {})
     for number, leaves in plan.leaves.items():
         residuals = plan.residuals[number]
-        removals = [
-            everything if residuals.predicates[place] == TRUE else None
-            for place in residuals.places.tolist()
-        ]
-        for write in leaf_writes(manifest, number, leaves, removals):
-            (chosen.partial if write.deletion is None else chosen.whole).append(write)
+        is_whole = np.array([each == TRUE for each in residuals.predicates], dtype=bool)
+        matches_all = is_whole[residuals.places]
+        chosen.whole[number] = leaves.filter(pa.array(matches_all))
+        chosen.partial[number] = leaves.filter(pa.array(~matches_all))
     return chosen
 
 
-def first_with_rows(writes: Sequence[LeafWrite]) -> LeafWrite | None:
-    """The first leaf that has rows; no more are opened than that takes."""
-    for start in range(0, len(writes), THREADS):
-        some = writes[start : start + THREADS]
-        counts = in_parallel(
-            lambda write: write.location.open_leaf(write.version).count_rows(), some
-        )
-        for write, count in zip(some, counts, strict=True):
-            if count:
-                return write
+def _first_with_rows(manifest: LeafListing, leaves: Leaves) -> PartitionKey | None:
+    """The first of some leaves that has rows; no more are opened than that takes."""
+    for number, some in leaves.items():
+        for start in range(0, some.num_rows, THREADS):
+            few = some.slice(start, THREADS)
+            writes = list(leaf_writes(manifest, number, few, [None] * few.num_rows))
+            counts = in_parallel(
+                lambda write: write.location.open_leaf(write.version).count_rows(), writes
+            )
+            for write, count in zip(writes, counts, strict=True):
+                if count:
+                    return write.key
     return None
 
 

@@ -1,9 +1,8 @@
-"""How a transaction begins, and what it is told if another one was first."""
+"""What a transaction is told if another one, or a vacuum, was first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from phalanx.errors import CommitConflict
 from phalanx.storage.head import Head
@@ -11,27 +10,10 @@ from phalanx.storage.history_rows import entries_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.writing import named
 from phalanx.table.keys import keys_named
-from phalanx.table.strong import begin
 
 
 class Overtaken(CommitConflict):
     """Another snapshot changed the same rows: the same statements may succeed on top of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a transaction begins with: a moment, a manifest of that time or later, and its head."""
-
-    # Before anything is read or written: a vacuum compares it with its own time.
-    began: datetime
-    base: Manifest
-    head: Head
-
-    @classmethod
-    def now(cls, manifest: Manifest) -> Start:
-        """The newest snapshot."""
-        began = datetime.now(UTC)
-        return cls(began, *begin(manifest))
 
 
 def changed_since(latest: Manifest, names: set[str], head: Head, why: str) -> Overtaken:

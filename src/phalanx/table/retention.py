@@ -10,16 +10,16 @@ from typing import Any
 from phalanx.errors import InvalidPredicate
 from phalanx.model.binding import bind
 from phalanx.model.moments import with_moments
-from phalanx.model.partition_key import PartitionKey, json_value
+from phalanx.model.partition_key import PartitionKey, json_value, keys_of
 from phalanx.model.predicate import TRUE, Predicate, columns_of
 from phalanx.planning.fields import bound_fields
-from phalanx.planning.scan import counted
+from phalanx.planning.scan import counted, located
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.reading import LeafScan
-from phalanx.storage.writing import LeafWrite, named
+from phalanx.storage.writing import named
 from phalanx.table.arrivals import Statement, Target
-from phalanx.table.operations import REPEAT, deletions, whole_partitions
+from phalanx.table.operations import REPEAT, deletions, versions_of, whole_partitions
 from phalanx.table.scan import scan_of
 
 
@@ -102,9 +102,7 @@ def retain(
         nonlocal found
         found = _found(target.manifest, gone, where, None, False)
         chosen = whole_partitions(target.manifest, gone)
-        target.depend_on(
-            lambda now: {each.object_id: each.version for each in _all(now, gone)}, replaced=False
-        )
+        target.depend_on(lambda now: _looked_at(now, gone), replaced=False)
         target.drop(chosen.whole, REPEAT)
         if not rows:
             return 0
@@ -122,9 +120,9 @@ def retain(
     )
 
 
-def _all(manifest: LeafListing, gone: Predicate) -> list[LeafWrite]:
+def _looked_at(manifest: LeafListing, gone: Predicate) -> dict[str, int | None]:
     chosen = whole_partitions(manifest, gone)
-    return [*chosen.whole, *chosen.partial]
+    return versions_of(chosen.whole) | versions_of(chosen.partial)
 
 
 def _found(
@@ -132,8 +130,14 @@ def _found(
 ) -> Retained:
     chosen = whole_partitions(manifest, gone)
     whole, partial = (
-        tuple(OutsidePartition(each.key, each.location.uri) for each in writes)
-        for writes in (chosen.whole, chosen.partial)
+        tuple(
+            OutsidePartition(key, manifest.root.child(location).uri)
+            for number, some in leaves.items()
+            for key, (location, _) in zip(
+                keys_of(manifest.keys_of_leaves(number, some)), located(some), strict=True
+            )
+        )
+        for leaves in (chosen.whole, chosen.partial)
     )
     return Retained(where, whole, partial, manifest.total_partitions, rows, dry_run)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 
 import lance
 import numpy as np
@@ -15,8 +16,10 @@ from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import compacting, head
 from phalanx.storage.compacting import Compacted
 from phalanx.storage.dropped import OPERATION as DROP
+from phalanx.storage.dropped import parted
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
 from phalanx.storage.history_rows import Marker, committed_marker, entries_of
+from phalanx.storage.leaf_listing import Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import leaf_directory
@@ -28,9 +31,18 @@ from phalanx.storage.publishing import check_main, locations_of, note_published,
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.recording import Recording
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
-from phalanx.storage.writing import Footprint, LeafWrite, named, remove_unlisted
-from phalanx.table.overtaken import Overtaken, Start, changed_since, vacuumed
+from phalanx.storage.writing import (
+    MOST_NAMED,
+    Footprint,
+    LeafWrite,
+    emptying,
+    named,
+    remove_unlisted,
+)
+from phalanx.table.keys import keys_named
+from phalanx.table.overtaken import Overtaken, changed_since, vacuumed
 from phalanx.table.staged_leaf import LeafRewrite, StagedLeaf
+from phalanx.table.strong import Start
 
 # What leaves rows as they are, unless it takes them away.
 _NO_REPLACEMENT = frozenset({"append", "delete", DROP})
@@ -50,8 +62,8 @@ class StagedChanges:
         self._new: list[StagedLeaf] = []
         self._made: list[str] = []
         self._operations: list[str] = []
-        # Leaves that are not listed any more, as they were.
-        self._dropped: dict[str, LeafWrite] = {}
+        # The leaves that are not listed any more, with the versions that they had.
+        self._dropped: dict[str, int] = {}
         # Leaves that files were written for, in the versions that get them.
         self._opened: dict[tuple[str, int | None], lance.LanceDataset] = {}
         self._rebased: dict[tuple[str, int], int] = {}
@@ -80,21 +92,20 @@ class StagedChanges:
                 self._new_keys.append(each.key_row)
         self.manifest = self.manifest.with_staged(made.versions, made.rows)
 
-    def drop(self, writes: Sequence[LeafWrite], repair: str) -> int:
+    def drop(self, leaves: Leaves, repair: str) -> int:
         """List these leaves no more; how many they are.
 
         Those that this transaction has changed already become empty instead, and in drafts all do.
         """
-        whole = {each.object_id: each for each in writes if each.object_id not in self._leaves}
-        if self.manifest.properties.is_drafted:
-            whole = {}
-        if len(whole) < len(writes):
-            self.commit([each for each in writes if each.object_id not in whole], DROP, repair)
+        everything = self.manifest.properties.is_drafted
+        changed, whole = parted(leaves, None if everything else self._leaves)
+        if any(some.num_rows for some in changed.values()):
+            self.commit(emptying(self.manifest, changed), DROP, repair)
         if whole:
             self._dropped |= whole
             self._operations.append(DROP)
             self.manifest = self.manifest.without_leaves(whole)
-        return len(writes)
+        return sum(some.num_rows for some in leaves.values())
 
     def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for, as the transaction sees it."""
@@ -225,7 +236,7 @@ class StagedChanges:
                 raise
 
         keys = [each.key for each in self._leaves.values()]
-        changed = named([*keys, *(each.key for each in self._dropped.values())])
+        changed = named([*keys, *keys_named(self.base, islice(self._dropped, MOST_NAMED))])
         number = until_committed(attempt, self.base, f"the change of partition {changed}")
         if number is None:
             return None
@@ -344,7 +355,7 @@ class StagedChanges:
             return list(self._dropped)
         current = latest.versions(self._dropped)
         for name, version in current.items():
-            if version != self._dropped[name].version:
+            if version != self._dropped[name]:
                 raise self._overtaken(latest, {name}, "and this one drops it")
         return list(current)
 
@@ -378,9 +389,8 @@ class StagedChanges:
         assert isinstance(current, int)
         target = latest.root.child(str(row[LOCATION]))
         if (name, current) not in self._rebased:
-            schema = latest.properties.schema
             self._rebased[name, current] = moved(
-                each.location, each.version, target, current, schema
+                each.location, each.version, target, current, latest.properties.schema
             )
         version = self._rebased[name, current]
         self._updates.follow(each.location, each.version, target, current, version)

@@ -23,9 +23,10 @@ from phalanx.storage.manifest import Manifest
 from phalanx.table import merging, operations, updating
 from phalanx.table.arrivals import Statement
 from phalanx.table.merging import MergeCounts
-from phalanx.table.overtaken import Overtaken, Start
+from phalanx.table.overtaken import Overtaken
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.staged import StagedChanges
+from phalanx.table.strong import Start
 
 _ISOLATIONS = ("snapshot", "serializable")
 _MOST_ATTEMPTS = 20
