@@ -16,6 +16,7 @@ import phalanx
 from integration.stores import Store
 from phalanx.storage.location import Location, session
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.writing import remove_unlisted
 from phalanx.table.new_rows import Position, Wanted, new_rows, newest_position
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64())])
@@ -182,6 +183,25 @@ def test_streams_read_what_came_before_a_drop(tmp_path: Path) -> None:
 
     assert arrived(2) == Counter([10, 20])
     assert arrived(1) == Counter([0, 1, 2, 3, 4, 10, 20])
+
+
+def test_a_job_writes_to_a_dropped_partition(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+    table.drop_partitions("day <= DATE '2024-01-02'")
+    job = table.begin_write()
+    new = rows([DAYS[0], date(2025, 1, 1)], 10)
+    assert job.commit([job.write(new.to_reader()), job.write(new.to_reader())]).rows == 4
+    assert numbers(table) == [2, 3, 4, 10, 10, 11, 11]
+    assert numbers(table.at(2)) == [0, 1, 2, 3, 4]
+
+
+def test_who_made_a_leaf_does_not_remove_it_when_another_dropped_it(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+    [place] = table.plan("day = DATE '2024-01-01'").partitions
+    table.drop_partitions("true")
+    manifest = Manifest.open(Location.of(table.uri))
+    remove_unlisted(manifest, [Path(place.location).name])
+    assert numbers(table.at(2)) == [0, 1, 2, 3, 4]
 
 
 def test_stock_clients_do_not_list_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
@@ -22,11 +22,9 @@ from phalanx.storage.history_rows import Marker, committed_marker, entries_of
 from phalanx.storage.leaf_listing import Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import leaf_directory
 from phalanx.storage.new_leaves import NewLeaves
-from phalanx.storage.new_partitions import made_partitions
+from phalanx.storage.new_partitions import made_partitions, rows_of_made
 from phalanx.storage.parallel import in_parallel
-from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, locations_of, note_published, publish, standing
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
@@ -229,15 +227,18 @@ class StagedChanges:
         keys = [each.key for each in self._leaves.values()]
         changed = named([*keys, *keys_named(self.base, islice(self._dropped, MOST_NAMED))])
         number = until_committed(attempt, self.base, f"the change of partition {changed}")
-        if number is None:
-            return None
+        if number is not None:
+            self._published(number, names)
+        return number
+
+    def _published(self, number: int, names: Iterable[str]) -> None:
+        """Bring the mains of these leaves along, and remove what was made for nothing."""
         with standing(number):
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
             if number == self.head.sequence + 1:
                 note_published(latest, replace(self.head, sequence=number))
             remove_unlisted(latest, self._made)
-        return number
 
     def discard(self) -> None:
         """Remove the leaves that were made for nothing; what else was written nobody lists."""
@@ -323,24 +324,15 @@ class StagedChanges:
         missing = np.flatnonzero(places < 0)
         if not len(missing):
             return found, None
-        rows = new_partitions(latest, keys.take(pa.array(missing)), leaf_directory)
-        ours = iter([self._new[place] for place in missing])
-        locations: list[str | None] = []
-        for name, kind in zip(
-            rows.column("object_id").to_pylist(),
-            rows.column("object_type").to_pylist(),
-            strict=True,
-        ):
-            if kind != "table":
-                locations.append(None)
-                continue
-            each = next(ours)
-            locations.append(self._place(each.location))
+        ours = [self._new[place] for place in missing]
+        rows, names = rows_of_made(
+            latest, keys.take(pa.array(missing)), [self._place(each.location) for each in ours]
+        )
+        for name, each in zip(names, ours, strict=True):
             found.append(
                 LeafVersion(name, each.version, each.operation, each.added, each.removed, each.main)
             )
-        place = rows.column_names.index("location")
-        return found, rows.set_column(place, "location", pa.array(locations, pa.string()))
+        return found, rows
 
     def _place(self, location: Location) -> str:
         """Where a leaf is, as the manifest says it."""
