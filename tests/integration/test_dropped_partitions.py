@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -111,6 +112,37 @@ def test_a_vacuum_removes_what_no_snapshot_reads(tmp_path: Path) -> None:
     assert numbers(table) == [4, 9]
     table.append(rows(DAYS, 20))
     assert numbers(table) == [4, 9, 20, 21, 22, 23]
+
+
+def test_a_vacuum_beside_a_writer_that_lists_a_partition_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.storage.head.CLOCK_MARGIN", timedelta(0))
+    table = made(tmp_path / "t")
+    table.drop_partitions("day = DATE '2024-01-01'")
+    time.sleep(0.02)
+    moment = datetime.now(UTC)
+    txn = table.transaction().__enter__()
+    table.vacuum(datetime.now(UTC) - moment)
+    session.cache_clear()
+    txn.append(rows([DAYS[1]], 10))
+    with pytest.raises(phalanx.PhalanxError):
+        txn.append(rows([DAYS[0]], 11))
+    txn.__exit__(ValueError, ValueError(), None)
+    # The partition is forgotten between the two halves of a transaction.
+    table.append(rows([DAYS[0]], 12))
+    table.drop_partitions("day = DATE '2024-01-01'")
+    time.sleep(0.02)
+    moment = datetime.now(UTC)
+    txn = table.transaction().__enter__()
+    txn.append(rows([DAYS[0]], 13))
+    table.vacuum(datetime.now(UTC) - moment)
+    with pytest.raises(phalanx.CommitConflict, match="vacuum has removed"):
+        txn.__exit__(None, None, None)
+    session.cache_clear()
+    table = phalanx.open(table.uri)
+    table.append(rows([DAYS[0]], 14))
+    assert numbers(table) == [1, 2, 3, 4, 14]
 
 
 def test_what_matches_in_part_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import compacting, head
 from phalanx.storage.compacting import Compacted
 from phalanx.storage.dropped import OPERATION as DROP
-from phalanx.storage.dropped import parted
+from phalanx.storage.dropped import dropped_leaves, parted
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
 from phalanx.storage.history_rows import Marker, committed_marker, entries_of
 from phalanx.storage.leaf_listing import Leaves
@@ -87,6 +87,7 @@ class StagedChanges:
                 found.base, found.operations = each.before.version, [DROP]
                 found.removed = each.before.count_rows()
             else:
+                found.is_again = each.before is not None
                 self._new.append(found)
                 self._new_keys.append(each.key_row)
         self.manifest = self.manifest.with_staged(made.versions, made.rows)
@@ -328,6 +329,12 @@ class StagedChanges:
         rows, names = rows_of_made(
             latest, keys.take(pa.array(missing)), [self._place(each.location) for each in ours]
         )
+        again = {name for name, each in zip(names, ours, strict=True) if each.is_again}
+        if again - dropped_leaves(latest, again).keys():
+            # Its files are perhaps gone: another attempt makes a leaf of its own.
+            raise Overtaken(
+                f"A vacuum has removed a dropped partition of {latest.root}. Try again."
+            )
         for name, each in zip(names, ours, strict=True):
             found.append(
                 LeafVersion(name, each.version, each.operation, each.added, each.removed, each.main)
