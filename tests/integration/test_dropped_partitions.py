@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ import phalanx
 from integration.stores import Store
 from phalanx.storage.location import Location, session
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.writing import remove_unlisted
 from phalanx.table.new_rows import Position, Wanted, new_rows, newest_position
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64())])
@@ -112,6 +114,37 @@ def test_a_vacuum_removes_what_no_snapshot_reads(tmp_path: Path) -> None:
     assert numbers(table) == [4, 9, 20, 21, 22, 23]
 
 
+def test_a_vacuum_beside_a_writer_that_lists_a_partition_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.storage.head.CLOCK_MARGIN", timedelta(0))
+    table = made(tmp_path / "t")
+    table.drop_partitions("day = DATE '2024-01-01'")
+    time.sleep(0.02)
+    moment = datetime.now(UTC)
+    txn = table.transaction().__enter__()
+    table.vacuum(datetime.now(UTC) - moment)
+    session.cache_clear()
+    txn.append(rows([DAYS[1]], 10))
+    with pytest.raises(phalanx.PhalanxError):
+        txn.append(rows([DAYS[0]], 11))
+    txn.__exit__(ValueError, ValueError(), None)
+    # The partition is forgotten between the two halves of a transaction.
+    table.append(rows([DAYS[0]], 12))
+    table.drop_partitions("day = DATE '2024-01-01'")
+    time.sleep(0.02)
+    moment = datetime.now(UTC)
+    txn = table.transaction().__enter__()
+    txn.append(rows([DAYS[0]], 13))
+    table.vacuum(datetime.now(UTC) - moment)
+    with pytest.raises(phalanx.CommitConflict, match="vacuum has removed"):
+        txn.__exit__(None, None, None)
+    session.cache_clear()
+    table = phalanx.open(table.uri)
+    table.append(rows([DAYS[0]], 14))
+    assert numbers(table) == [1, 2, 3, 4, 14]
+
+
 def test_what_matches_in_part_is_refused(tmp_path: Path) -> None:
     table = phalanx.create(tmp_path / "t", SCHEMA, [phalanx.month("day")], transaction="strong")
     table.append(rows([*DAYS, date(2024, 2, 1)]))
@@ -182,6 +215,25 @@ def test_streams_read_what_came_before_a_drop(tmp_path: Path) -> None:
 
     assert arrived(2) == Counter([10, 20])
     assert arrived(1) == Counter([0, 1, 2, 3, 4, 10, 20])
+
+
+def test_a_job_writes_to_a_dropped_partition(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+    table.drop_partitions("day <= DATE '2024-01-02'")
+    job = table.begin_write()
+    new = rows([DAYS[0], date(2025, 1, 1)], 10)
+    assert job.commit([job.write(new.to_reader()), job.write(new.to_reader())]).rows == 4
+    assert numbers(table) == [2, 3, 4, 10, 10, 11, 11]
+    assert numbers(table.at(2)) == [0, 1, 2, 3, 4]
+
+
+def test_who_made_a_leaf_does_not_remove_it_when_another_dropped_it(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+    [place] = table.plan("day = DATE '2024-01-01'").partitions
+    table.drop_partitions("true")
+    manifest = Manifest.open(Location.of(table.uri))
+    remove_unlisted(manifest, [Path(place.location).name])
+    assert numbers(table.at(2)) == [0, 1, 2, 3, 4]
 
 
 def test_stock_clients_do_not_list_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.storage.dropped import DroppedLeaf, dropped_leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.naming import leaf_directory
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
@@ -83,17 +84,22 @@ def made_partitions(
 
     keys = list(keys_of(missing))
     leaves = in_parallel(make, range(len(names)))
-    places = {
-        each.object_id: each.location.uri.removeprefix(f"{root.uri}/")
-        for each in leaves
-        if each.before is not None
-    }
-    if places:
-        listed = zip(*(rows.column(name).to_pylist() for name in _LISTED), strict=True)
-        column = [places.get(name, place) for name, place in listed]
-        where = rows.column_names.index("location")
-        rows = rows.set_column(where, "location", pa.array(column, pa.string()))
-    return MadePartitions(leaves, rows)
+    places = {each.object_id: each.location.uri.removeprefix(f"{root.uri}/") for each in leaves}
+    return MadePartitions(leaves, _located(rows, places))
 
 
-_LISTED = ("object_id", "location")
+def rows_of_made(
+    manifest: Manifest, keys: pa.Table, places: Sequence[str]
+) -> tuple[pa.Table, list[str]]:
+    """The rows that list leaves at these places, and their object ids, by their partition keys."""
+    rows = new_partitions(manifest, keys, leaf_directory)
+    tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
+    names = tables.column("object_id").to_pylist()
+    return _located(rows, dict(zip(names, places, strict=True))), names
+
+
+def _located(rows: pa.Table, places: Mapping[str, str]) -> pa.Table:
+    """The rows of tables, each at its place."""
+    column = [places.get(name) for name in rows.column("object_id").to_pylist()]
+    where = rows.column_names.index("location")
+    return rows.set_column(where, "location", pa.array(column, pa.string()))

@@ -22,6 +22,7 @@ from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import source_columns
 from phalanx.planning.scan import LOCATION, OBJECT_ID, located
 from phalanx.storage import leaf
+from phalanx.storage.dropped import with_dropped
 from phalanx.storage.leaf import Change, Deletion
 from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
@@ -350,12 +351,15 @@ def merged(writes: Sequence[LeafWrite], deletions: Mapping[str, LeafWrite]) -> l
 
 
 def remove_unlisted(manifest: Manifest, locations: Iterable[str]) -> None:
-    """Remove the leaves that the manifest does not list; one that stays is harmless."""
+    """Remove the leaves that the manifest does not list; one that stays is harmless.
+
+    One that was dropped since is in older snapshots.
+    """
     if not (made := set(locations)):
         return
     listed = {
         location
-        for leaves in manifest.leaves().values()
+        for leaves in with_dropped(manifest).leaves().values()
         for location in leaves.filter(
             pc.is_in(leaves.column(LOCATION), pa.array(made, pa.string()))
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
@@ -16,17 +16,15 @@ from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import compacting, head
 from phalanx.storage.compacting import Compacted
 from phalanx.storage.dropped import OPERATION as DROP
-from phalanx.storage.dropped import parted
+from phalanx.storage.dropped import dropped_leaves, parted
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
 from phalanx.storage.history_rows import Marker, committed_marker, entries_of
 from phalanx.storage.leaf_listing import Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import leaf_directory
 from phalanx.storage.new_leaves import NewLeaves
-from phalanx.storage.new_partitions import made_partitions
+from phalanx.storage.new_partitions import made_partitions, rows_of_made
 from phalanx.storage.parallel import in_parallel
-from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, locations_of, note_published, publish, standing
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.recording import Recording
@@ -88,6 +86,7 @@ class StagedChanges:
                 found.base, found.operations = each.before.version, [DROP]
                 found.removed = each.before.count_rows()
             else:
+                found.is_again = each.before is not None
                 self._new.append(found)
                 self._new_keys.append(each.key_row)
         self.manifest = self.manifest.with_staged(made.versions, made.rows)
@@ -238,15 +237,18 @@ class StagedChanges:
         keys = [each.key for each in self._leaves.values()]
         changed = named([*keys, *keys_named(self.base, islice(self._dropped, MOST_NAMED))])
         number = until_committed(attempt, self.base, f"the change of partition {changed}")
-        if number is None:
-            return None
+        if number is not None:
+            self._published(number, names)
+        return number
+
+    def _published(self, number: int, names: Iterable[str]) -> None:
+        """Bring the mains of these leaves along, and remove what was made for nothing."""
         with standing(number):
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
             if number == self.head.sequence + 1:
                 note_published(latest, replace(self.head, sequence=number))
             remove_unlisted(latest, self._made)
-        return number
 
     def discard(self) -> None:
         """Remove the leaves that were made for nothing; what else was written nobody lists."""
@@ -326,24 +328,21 @@ class StagedChanges:
         missing = np.flatnonzero(places < 0)
         if not len(missing):
             return found, None
-        rows = new_partitions(latest, keys.take(pa.array(missing)), leaf_directory)
-        ours = iter([self._new[place] for place in missing])
-        locations: list[str | None] = []
-        for name, kind in zip(
-            rows.column("object_id").to_pylist(),
-            rows.column("object_type").to_pylist(),
-            strict=True,
-        ):
-            if kind != "table":
-                locations.append(None)
-                continue
-            each = next(ours)
-            locations.append(self._place(each.location))
+        ours = [self._new[place] for place in missing]
+        rows, names = rows_of_made(
+            latest, keys.take(pa.array(missing)), [self._place(each.location) for each in ours]
+        )
+        again = {name for name, each in zip(names, ours, strict=True) if each.is_again}
+        if again - dropped_leaves(latest, again).keys():
+            # Its files are perhaps gone: another attempt makes a leaf of its own.
+            raise Overtaken(
+                f"A vacuum has removed a dropped partition of {latest.root}. Try again."
+            )
+        for name, each in zip(names, ours, strict=True):
             found.append(
                 LeafVersion(name, each.version, each.operation, each.added, each.removed, each.main)
             )
-        place = rows.column_names.index("location")
-        return found, rows.set_column(place, "location", pa.array(locations, pa.string()))
+        return found, rows
 
     def _place(self, location: Location) -> str:
         """Where a leaf is, as the manifest says it."""

@@ -22,7 +22,10 @@ class LeafRewrite:
 
 @dataclass(slots=True)
 class StagedLeaf:
-    """A leaf with staged changes; one without a base was made by this transaction."""
+    """A leaf with staged changes; one without a base was made by this transaction.
+
+    Or it was dropped by an earlier one, and is listed again.
+    """
 
     key: PartitionKey
     location: Location
@@ -33,6 +36,7 @@ class StagedLeaf:
     added: int = 0
     removed: int = 0
     rewritten: tuple[Compacted, ...] = ()
+    is_again: bool = False
 
     @property
     def operation(self) -> str:
