@@ -213,6 +213,30 @@ class Manifest(LeafListing):
         view._total = sum(leaves.num_rows for leaves in view._leaves.values())
         return view
 
+    def with_leaves(self, rows: pa.Table) -> Manifest:
+        """The same manifest, which lists other tables too: their rows, with their addresses."""
+        view = copy.copy(self)
+        view._is_staged = True
+        more = by_spec(rows, self.properties.specs)
+        view._leaves = {
+            number: in_order(pa.concat_tables([leaves, more[number]]))
+            for number, leaves in self.leaves().items()
+        }
+        view._total = sum(leaves.num_rows for leaves in view._leaves.values())
+        return view
+
+    def without_leaves(self, names: Iterable[str]) -> Manifest:
+        """The same manifest, which does not list the tables with these object ids."""
+        gone = pa.array(names, pa.string())
+        view = copy.copy(self)
+        view._is_staged = True
+        view._leaves = {
+            number: leaves.filter(pc.invert(pc.is_in(leaves.column(OBJECT_ID), gone)))
+            for number, leaves in self.leaves().items()
+        }
+        view._total = sum(leaves.num_rows for leaves in view._leaves.values())
+        return view
+
     def rows_of(self, object_ids: Iterable[str]) -> pa.Table:
         """The rows with these ids, all their columns."""
         names = list(object_ids)

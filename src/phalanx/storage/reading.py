@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 import lance
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -30,6 +33,9 @@ _FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
 # A leaf is decoded by several threads of Lance, and the next ones should be under way by then.
 SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
 _END = object()
+_ADDRESS = "_rowaddr"
+# What is read piece by piece: scans of leaves, or parts of them.
+Scanned = TypeVar("Scanned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class LeafScan:
             limit=self.limit if rest == TRUE else None,
             fragments=self._chosen(dataset),
             scan_in_order=True,
-            batch_size=_batch_rows(dataset, self.schema),
+            batch_size=batch_rows(dataset, self.schema),
             batch_readahead=_BATCHES_AHEAD,
             # Rows without columns are counted by something.
             with_row_address=not stored,
@@ -111,7 +117,7 @@ class LeafScan:
         scanner = dataset.scanner(
             fragments=self._chosen(dataset),
             scan_in_order=True,
-            batch_size=_batch_rows(dataset, self.schema),
+            batch_size=batch_rows(dataset, self.schema),
         )
         for batch in scanner.to_batches():
             rows = reconciled(batch, leaf, self.schema)
@@ -128,7 +134,7 @@ def _projected(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([plain.field(name) for name in columns])
 
 
-def _batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
+def batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
     """How many rows make a batch of a few megabytes: many short ones cost more than a few long."""
     rows, size = 0, 0
     for fragment in dataset.get_fragments():
@@ -173,15 +179,49 @@ def columns_read(predicate: Predicate, schema: Schema) -> list[str]:
     return [name for name in schema.names if name in read]
 
 
+def addressed(
+    dataset: lance.LanceDataset,
+    predicate: Predicate,
+    schema: Schema,
+    columns: Sequence[str],
+    path: PathValues | None = None,
+    fragments: list[lance.LanceFragment] | None = None,
+) -> Iterator[tuple[npt.NDArray[np.uint64], pa.RecordBatch]]:
+    """The matching rows of a leaf that has the schema: where they are, and some of their columns.
+
+    In the leaf's order; of some fragments, or of all.
+    """
+    inner, rest = for_leaf(predicate, path)
+    read = list(dict.fromkeys([*columns, *columns_read(rest, schema)]))
+    stored = read if path is None else [name for name in read if name not in path.values]
+    scanner = dataset.scanner(
+        columns=stored,
+        filter=None if inner == TRUE else to_lance(inner),
+        fragments=fragments,
+        with_row_address=True,
+        scan_in_order=True,
+        batch_size=batch_rows(dataset, schema) if columns else None,
+    )
+    wanted = _projected(schema, tuple(columns))
+    for batch in scanner.to_batches():
+        rows = batch if path is None else path.restored(batch, [*read, _ADDRESS])
+        if rest != TRUE:
+            rows = readable(rows).filter(matches(rest, rows))
+        if rows.num_rows:
+            arrays = [rows.column(name) for name in columns]
+            kept = pa.RecordBatch.from_arrays(arrays, schema=wanted)
+            yield rows.column(_ADDRESS).to_numpy(), kept
+
+
 def in_order(
-    scans: Iterable[LeafScan], threads: int, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
+    scans: Iterable[Scanned], threads: int, read: Callable[[Scanned], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
     """The batches of all scans, scan by scan, while the next scans are already being read.
 
     Each scan being read holds a few batches at most, so memory does not grow with the data.
     """
     waiting = iter(scans)
-    running: list[_Ahead] = []
+    running: list[_Ahead[Scanned]] = []
     try:
         while True:
             while len(running) < threads and (scan := next(waiting, None)) is not None:
@@ -195,12 +235,10 @@ def in_order(
             ahead.stop()
 
 
-class _Ahead:
+class _Ahead(Generic[Scanned]):
     """A scan that is read by its own thread, a few batches ahead."""
 
-    def __init__(
-        self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
-    ) -> None:
+    def __init__(self, scan: Scanned, read: Callable[[Scanned], Iterator[pa.RecordBatch]]) -> None:
         self._queue: queue.Queue[object] = queue.Queue(_BATCHES_AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(scan, read), daemon=True)
@@ -222,7 +260,7 @@ class _Ahead:
             except queue.Empty:
                 continue
 
-    def _run(self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]) -> None:
+    def _run(self, scan: Scanned, read: Callable[[Scanned], Iterator[pa.RecordBatch]]) -> None:
         try:
             for batch in read(scan):
                 self._queue.put(batch)

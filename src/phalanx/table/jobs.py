@@ -39,7 +39,8 @@ from phalanx.storage.writing import LeafWrite, leaf_writes, remove_unlisted
 from phalanx.table import operations
 from phalanx.table.arrivals import Statement, Target, shuffled
 from phalanx.table.job_leaves import NEW, leaves_of
-from phalanx.table.staged import StagedChanges, Start
+from phalanx.table.staged import StagedChanges
+from phalanx.table.strong import Start
 from phalanx.table.transaction import check_marker
 
 APPEND, OVERWRITE, OVERWRITE_PARTITIONS = "append", "overwrite", "overwrite_partitions"

@@ -25,25 +25,31 @@ from phalanx.storage.hive_root import HiveRoot
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.properties import Properties
+from phalanx.table import changes as property_changes
 from phalanx.table import (
-    changes,
     foreign_writes,
     history,
     hive_upgrade,
     inspection,
+    merging,
     operations,
+    retention,
     strong,
+    updating,
 )
 from phalanx.table.adopt import adopt
 from phalanx.table.arrivals import Statement
+from phalanx.table.feed import ChangeFeed, feed_of
 from phalanx.table.findings import Health
 from phalanx.table.health import health
 from phalanx.table.health_limits import health_limits
 from phalanx.table.hive_upgrade import UpgradePlan
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
+from phalanx.table.merging import MergeCounts
 from phalanx.table.moving import Move, plan_move
 from phalanx.table.pinned import check_unpinned
+from phalanx.table.retention import Retained
 from phalanx.table.rewrite_files import planned
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
@@ -194,6 +200,61 @@ class Table:
     def delete(self, where: str) -> int:
         """Remove the rows that match; returns how many."""
         return operations.delete(*self._statements(), where)
+
+    @_tells("update")
+    def update(self, where: str, assignments: Mapping[str, str]) -> int:
+        """Give the rows that match new values, {column: SQL over the old row}; returns how many.
+
+        A row whose partition values change moves to its partition under the newest spec; others
+        stay in their leaf, whichever spec it is of. In weak mode each leaf is updated for itself:
+        rows that move are added to their new leaves before they are removed from their old ones,
+        so that a process that dies in between leaves them there twice, and none is ever lost.
+        """
+        return updating.update(*self._statements(), where, assignments)
+
+    @_tells("merge into")
+    def merge(
+        self,
+        data: Any,
+        on: str | Sequence[str],
+        *,
+        when_matched: str = "update",
+        when_not_matched: str = "insert",
+    ) -> MergeCounts:
+        """Replace the rows that have the key of a row of the data, and add the others; how many.
+
+        `on` is the column, or the columns, of the key. `when_matched` is "update" (the whole row
+        becomes that of the data), "delete" or "ignore", `when_not_matched` "insert" or "ignore".
+        A key that the data has twice is an error. All rows with a key are changed, in whichever
+        partition; NULL matches nothing, and NaN matches NaN. In weak mode each leaf is changed for
+        itself, as `update` does it, and two merges at the same time may both add a key.
+        """
+        return merging.merge(*self._statements(), data, on, when_matched, when_not_matched)
+
+    @_tells("drop partitions of")
+    def drop_partitions(self, where: str) -> int:
+        """Take the partitions all of whose rows match out of the table; returns how many.
+
+        No data is read: their values must decide it, and one that may match in part is refused.
+        In strong mode it is one commit, however many they are; they are not listed any more, and
+        a rollback brings them back until a vacuum has removed them. In weak mode, and in drafts of
+        the format, each becomes empty by a commit of its own, and stays listed with no rows.
+        """
+        return operations.drop_partitions(*self._statements(), where)
+
+    @_tells("retain partitions of")
+    def retain(self, keep: str, *, rows: bool = False, dry_run: bool = False) -> Retained:
+        """Drop the partitions in which `keep` is false for every row; tells which.
+
+        `keep` is a predicate in which `now` and `today` may stand, plus or minus spans of time, as
+        in "event_date >= now - 90 days". No data is read: a partition that may have rows to keep
+        stays whole, unless with `rows` its other rows are deleted. Rows for which it is NULL stay.
+        With `dry_run` nothing changes, and the same is told. It is committed as `drop_partitions`
+        and `delete` are, in strong mode together.
+        """
+        if dry_run:
+            return retention.retain(self._refreshed(), None, keep, rows)
+        return retention.retain(*self._statements(), keep, rows)
 
     @_tells("begin a write to")
     def begin_write(
@@ -358,6 +419,26 @@ class Table:
         """The partitions that differ between two snapshots, with rows added and removed."""
         return history.diff(self._strong(self._namespace()), a, b)
 
+    @_tells("tell the changes of")
+    def changes(
+        self,
+        from_snapshot: int | datetime,
+        to_snapshot: int | datetime | None = None,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> ChangeFeed:
+        """The rows that came, went and became others after a snapshot, up to another (the newest).
+
+        Told snapshot by snapshot, each row with `_change` ("insert", "delete", "update_before" or
+        "update_after"), `_snapshot`, and `_update`, which the two rows of an update have in common.
+        Of a snapshot the rows that went are first: replayed in order, the feed makes the rows of
+        the one snapshot those of the other. Rows have the columns as of `to_snapshot`; `where`
+        prunes partitions, and judges every row, before or after, for itself. Snapshot 0 is the
+        table before its first one.
+        """
+        manifest = self._strong(self._namespace())
+        return feed_of(manifest, from_snapshot, to_snapshot, where, columns)
+
     @_tells("change the mode of")
     def set_mode(self, mode: str) -> None:
         """Commit from now on each partition for itself ("weak"), or all as one ("strong")."""
@@ -428,7 +509,7 @@ class Table:
     @_tells("evolve")
     def evolve(self, partition_by: PartitionBy) -> PartitionSpec:
         """Write under another spec from now on; what is stored stays as it is."""
-        self._manifest, spec = changes.evolve(self._writable(), partition_by)
+        self._manifest, spec = property_changes.evolve(self._writable(), partition_by)
         return spec
 
     def add_column(self, field: pa.Field) -> None:
@@ -438,13 +519,15 @@ class Table:
         self._change(
             "add_column",
             {"name": field.name, "type": str(field.type)},
-            lambda properties: changes.added(properties, field),
+            lambda properties: property_changes.added(properties, field),
         )
 
     def drop_column(self, name: str) -> None:
         """Remove a column, which the newest spec must not need."""
         self._change(
-            "drop_column", {"name": name}, lambda properties: changes.dropped(properties, name)
+            "drop_column",
+            {"name": name},
+            lambda properties: property_changes.dropped(properties, name),
         )
 
     def rename_column(self, old: str, new: str) -> None:
@@ -452,7 +535,7 @@ class Table:
         self._change(
             "rename_column",
             {"name": old, "new": new},
-            lambda properties: changes.renamed(properties, old, new),
+            lambda properties: property_changes.renamed(properties, old, new),
         )
 
     def promote_column(self, name: str, type: pa.DataType) -> None:
@@ -460,11 +543,11 @@ class Table:
         self._change(
             "promote_column",
             {"name": str(name), "type": str(type)},
-            lambda properties: changes.promoted(properties, name, type),
+            lambda properties: property_changes.promoted(properties, name, type),
         )
 
     @_tells("change the schema of")
     def _change(
-        self, name: str, arguments: Mapping[str, str], change: changes.SchemaChange
+        self, name: str, arguments: Mapping[str, str], change: property_changes.SchemaChange
     ) -> None:
-        self._manifest = changes.change_schema(self._writable(), name, arguments, change)
+        self._manifest = property_changes.change_schema(self._writable(), name, arguments, change)

@@ -26,7 +26,10 @@ final class BridgedTable extends PythonTable {
     static ScanBuilder scanBuilder(
             Source source, StructType schema, CaseInsensitiveStringMap options) {
         // Other work than reading a table is planned already, and has no conditions.
-        boolean isTable = !options.containsKey("work") && !options.containsKey("metadata_table");
+        boolean isTable =
+                !options.containsKey("work")
+                        && !options.containsKey("metadata_table")
+                        && !"true".equalsIgnoreCase(options.get("changes"));
         CaseInsensitiveStringMap own = Hints.without(options);
         return isTable
                 ? new TableScanBuilder(source, schema, own, Hints.of(options))

@@ -5,6 +5,7 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatch;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
@@ -24,6 +25,7 @@ final class ColumnScan extends PythonScan {
     private final StructType columns;
     private final CaseInsensitiveStringMap options;
     private Batch batch;
+    private boolean streams;
 
     private ColumnScan(
             Source source,
@@ -39,7 +41,14 @@ final class ColumnScan extends PythonScan {
 
     @Override
     public ColumnarSupportMode columnarSupportMode() {
-        return ColumnarSupportMode.SUPPORTED;
+        return streams ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
+    }
+
+    /** Streams are read as Spark does it. */
+    @Override
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        streams = true;
+        return super.toMicroBatchStream(checkpoint);
     }
 
     /** Planned once, however often Spark asks. */
