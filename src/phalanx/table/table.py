@@ -18,6 +18,7 @@ from phalanx.model.spec import PartitionSpec
 from phalanx.planning.rewrite import RewritePlan
 from phalanx.planning.rewrite_options import rewrite_options
 from phalanx.planning.scan import ScanPlan
+from phalanx.planning.search_options import RRF, SearchOptions
 from phalanx.storage.failures import told
 from phalanx.storage.history_rows import committed_markers
 from phalanx.storage.hive_creation import main_branches
@@ -47,6 +48,7 @@ from phalanx.table.pinned import check_unpinned
 from phalanx.table.rewrite_files import planned
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
+from phalanx.table.search import search
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.upgrading import Upgrade, upgrade
 from phalanx.table.vacuum import Vacuumed, vacuum
@@ -140,6 +142,46 @@ class Table:
     ) -> Scan:
         """The rows that match, in the order of spec, partition values (NULL last) and leaf."""
         return scan_of(self._refreshed(), where, columns, limit)
+
+    @_tells("search")
+    def search(
+        self,
+        column: str,
+        query: Any,
+        k: int = 10,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        metric: str | None = None,
+        use_index: bool = True,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
+        operator: str = "or",
+        hybrid: tuple[str, str] | None = None,
+        rrf: int = RRF,
+    ) -> pa.Table:
+        """The k best rows of all partitions that `where` plans: by a vector, or by words.
+
+        Of a column of vectors these are the nearest, with their `_distance`; of a column of text
+        those that match words best, with their `_score` (BM25 by the statistics of all these
+        partitions). With `hybrid=(text column, words)` both rankings become one, by reciprocal
+        rank fusion, with a `_relevance_score`. Only rows that match `where` count. The columns are
+        those chosen and those that the table is partitioned by. Equal rows come in the order of a
+        scan. Partitions without an index are searched exactly; for the other options see
+        `phalanx.planning.search_options.SearchOptions`.
+        """
+        options = SearchOptions(
+            metric=metric,
+            use_index=use_index,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            ef=ef,
+            operator=operator,
+            hybrid=hybrid,
+            rrf=rrf,
+        )
+        return search(self._refreshed(), column, query, k, where, columns, options)
 
     @_tells("open a partition of")
     def partition(self, **values: Any) -> lance.LanceDataset:

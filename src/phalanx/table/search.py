@@ -1,0 +1,202 @@
+"""Search: the best rows of all planned partitions, by a vector, by words, or by both.
+
+Rows come in the order of their distance or score; equal ones in the order of a scan: spec,
+partition values, and the leaf's own order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from phalanx.errors import PhalanxError, SchemaMismatch, shown
+from phalanx.model.best import Best, RowIds
+from phalanx.model.indexes import INVERTED, is_text
+from phalanx.model.ranking import Hits, fused
+from phalanx.model.rows import plain_schema
+from phalanx.model.schema import Schema
+from phalanx.model.vectors import (
+    checked_metric,
+    is_vector,
+    least_distance,
+    metrics_of,
+    query_vector,
+    searched_column,
+)
+from phalanx.planning.fields import source_columns
+from phalanx.planning.search_options import SearchOptions, checked_count
+from phalanx.storage.failures import told
+from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.nearest import IndexUse, Nearest
+from phalanx.storage.open_leaf import OpenLeaf
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.properties import Properties
+from phalanx.storage.reading import SCAN_THREADS, LeafScan
+from phalanx.storage.texts import TextQuery
+from phalanx.storage.tokens import Tokenizer, asked
+from phalanx.table.scan import bound, checked_columns, plan_of, scan_of
+from phalanx.table.text_search import best_texts
+
+DISTANCE, SCORE, RELEVANCE = "_distance", "_score", "_relevance_score"
+_OWN = (DISTANCE, SCORE, RELEVANCE)
+# A row that both searches find late may be better than one that a single search finds early.
+_FUSED = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Searcher:
+    """The leaves to be searched, in order, and what a result has of a row."""
+
+    scans: tuple[LeafScan, ...]
+    schema: Schema
+    columns: tuple[str, ...]
+
+    def nearest(self, looked_for: Nearest) -> list[Hits]:
+        """The nearest rows of each query."""
+        best = [Best(looked_for.k, least_distance(looked_for.metric)) for _ in looked_for.queries]
+
+        def run(place: int) -> None:
+            if any(each.can_take_from(place) for each in best):
+                looked_for.search(OpenLeaf.of(self.scans[place]), place, best)
+
+        in_parallel(run, range(len(self.scans)), SCAN_THREADS)
+        return [Hits(each.leaves, each.rows, {DISTANCE: each.values}) for each in best]
+
+    def matching(self, looked_for: TextQuery, k: int) -> Hits:
+        """The rows that match words best."""
+        best = best_texts(self.scans, looked_for, k)
+        return Hits(best.leaves, best.rows, {SCORE: -best.values})
+
+    def rows(self, hits: Hits) -> pa.Table:
+        """The rows of some hits, in their order, with what was measured of them."""
+        plain = plain_schema(self.schema)
+        wanted = pa.schema([plain.field(name) for name in self.columns])
+        places, start = np.unique(hits.leaves, return_inverse=True)
+
+        def take(number: int) -> pa.Table:
+            mine = np.flatnonzero(start == number)
+            leaf = OpenLeaf.of(self.scans[int(places[number])])
+            return leaf.taken(hits.rows[mine], self.columns).cast(wanted)
+
+        parts = in_parallel(take, range(len(places)), SCAN_THREADS)
+        found = pa.concat_tables(parts) if parts else wanted.empty_table()
+        # Parts are leaf by leaf: where is the row of each hit?
+        order = np.empty(len(hits), np.int64)
+        order[np.argsort(start, kind="stable")] = np.arange(len(hits))
+        found = found.take(pa.array(order)) if len(places) > 1 else found
+        for name, values in hits.measures.items():
+            found = found.append_column(pa.field(name, pa.float32()), _nullable(values))
+        return found
+
+
+def _nullable(values: np.ndarray) -> pa.Array:
+    """Float32 values; what was not measured is NULL."""
+    return pa.array(values.astype(np.float32), pa.float32(), from_pandas=True)
+
+
+def search(
+    manifest: LeafListing,
+    column: str,
+    query: Any,
+    k: int,
+    where: str | None,
+    columns: Sequence[str] | None,
+    options: SearchOptions,
+) -> pa.Table:
+    """The k best rows of the partitions that a predicate plans."""
+    checked_count("k", k)
+    searcher = searcher_of(manifest, where, columns)
+    properties = manifest.properties
+    field = searched_column(column, properties.schema)
+    with told(f"search {manifest.root}"):
+        if is_text(field.type):
+            if options.hybrid is not None:
+                raise PhalanxError(
+                    f"Cannot search column {field.name!r} ({field.type}) with hybrid: expected a "
+                    "column of vectors first, and the column of text in hybrid."
+                )
+            return searcher.rows(searcher.matching(_words(field, query, properties, options), k))
+        looked_for = nearest_of(field, [query], k, properties, options)
+        if options.hybrid is None:
+            (hits,) = searcher.nearest(looked_for)
+            return searcher.rows(hits)
+        text_field = searched_column(options.hybrid[0], properties.schema)
+        words = _words(text_field, options.hybrid[1], properties, options)
+        deep = max(k, _FUSED)
+        (near,) = searcher.nearest(replace(looked_for, k=deep))
+        both = fused(near, searcher.matching(words, deep), options.rrf, k, RELEVANCE)
+        return searcher.rows(both)
+
+
+def searcher_of(
+    manifest: LeafListing, where: str | None, columns: Sequence[str] | None
+) -> Searcher:
+    """What is searched: the leaves that a predicate plans, and the columns of a result."""
+    schema, spec = manifest.properties.schema, manifest.properties.spec
+    names = checked_columns(columns, schema)
+    if taken := [name for name in _OWN if name in schema.names]:
+        raise SchemaMismatch(
+            f"Cannot search a table with a column {taken[0]!r}: that is where a search tells how "
+            "well a row matches. Rename the column."
+        )
+    sources = source_columns(spec, schema) if spec.fields else []
+    names = tuple(dict.fromkeys([*names, *sources]))
+    scans = tuple(scan_of(manifest, where, names, None).leaf_scans())
+    return Searcher(scans, schema, names)
+
+
+def nearest_of(
+    field: pa.Field, queries: Sequence[Any], k: int, properties: Properties, options: SearchOptions
+) -> Nearest:
+    """What is looked for among vectors; the metric is that of the declared index, if any."""
+    if not is_vector(field.type):
+        raise SchemaMismatch(
+            f"Cannot search column {field.name!r} ({field.type}): expected text, or a fixed-size "
+            "list of float16, float32, float64 or uint8."
+        )
+    field_id = properties.schema.id_of((field.name,))
+    metrics = [each.metric for each in properties.indexes if each.field_id == field_id]
+    usual = next((each for each in metrics if each), metrics_of(field.type)[0])
+    metric = checked_metric(usual if options.metric is None else options.metric, field)
+    vectors = np.array([query_vector(query, field, metric) for query in queries])
+    use = IndexUse(options.use_index, options.nprobes, options.refine_factor, options.ef)
+    return Nearest(field.name, field_id, metric, k, vectors, use)
+
+
+def _words(
+    field: pa.Field, query: Any, properties: Properties, options: SearchOptions
+) -> TextQuery:
+    if not isinstance(query, str):
+        raise PhalanxError(
+            f"Cannot search column {field.name!r} ({field.type}) by {shown(query)}: expected text."
+        )
+    return words_of(field, query, properties, options)
+
+
+def words_of(
+    field: pa.Field, query: str, properties: Properties, options: SearchOptions
+) -> TextQuery:
+    """What is looked for among texts, taken apart as the declared index does."""
+    if not is_text(field.type):
+        raise SchemaMismatch(
+            f"Cannot search column {field.name!r} ({field.type}) by words: expected text."
+        )
+    field_id = properties.schema.id_of((field.name,))
+    chosen = [
+        each.keywords
+        for each in properties.indexes
+        if each.field_id == field_id and each.kind == INVERTED
+    ]
+    tokenizer = Tokenizer.of(chosen[0] if chosen else {})
+    return TextQuery(
+        field.name,
+        field_id,
+        asked(query, tokenizer),
+        tokenizer,
+        options.operator == "and",
+        options.use_index,
+    )
