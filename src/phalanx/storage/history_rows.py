@@ -26,7 +26,7 @@ MARKER = "__phalanx_marker"
 # or from another writer, its rows came with it.
 _ALIGNED = "change"
 # What only moves, rewrites, removes or restores rows that were in an earlier snapshot.
-_BRING_NO_ROWS = frozenset({"create", "delete", "rollback", "rewrite"})
+_BRING_NO_ROWS = frozenset({"create", "delete", "rollback", "rewrite", "index"})
 # How a history begins: nothing came before, as far as any snapshot tells.
 _BEGINNINGS = frozenset({"create", "set_mode"})
 # More rows than these are not looked for by their ids.

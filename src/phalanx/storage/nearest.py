@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lance.dataset import serialize_row_addrs
 import numpy as np
+from lance.dataset import serialize_row_addrs
 
 from phalanx.model.best import Best, RowIds
 from phalanx.model.predicate import TRUE

@@ -111,7 +111,9 @@ def tally(texts: pa.Array, terms: Sequence[tuple[str, str]], tokenizer: Tokenize
         return Tally(lengths, counts)
     # As many short documents again: what every one contains would be told with too few digits.
     filler = _filler({term for term, _ in terms}, tokenizer)
-    column = pa.concat_arrays([texts.cast(pa.large_string()), pa.array([filler] * len(texts), pa.large_string())])
+    column = pa.concat_arrays(
+        [texts.cast(pa.large_string()), pa.array([filler] * len(texts), pa.large_string())]
+    )
     with tempfile.TemporaryDirectory() as folder:
         dataset = lance.write_dataset(pa.table({_COLUMN: column}), f"{folder}/texts")
         dataset.create_scalar_index(_COLUMN, INVERTED, **tokenizer.keywords)

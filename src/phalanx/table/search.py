@@ -7,14 +7,14 @@ partition values, and the leaf's own order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError, SchemaMismatch, shown
-from phalanx.model.best import Best, RowIds
+from phalanx.model.best import Best
 from phalanx.model.indexes import INVERTED, is_text
 from phalanx.model.ranking import Hits, fused
 from phalanx.model.rows import plain_schema
@@ -38,13 +38,15 @@ from phalanx.storage.properties import Properties
 from phalanx.storage.reading import SCAN_THREADS, LeafScan
 from phalanx.storage.texts import TextQuery
 from phalanx.storage.tokens import Tokenizer, asked
-from phalanx.table.scan import bound, checked_columns, plan_of, scan_of
+from phalanx.table.scan import checked_columns, scan_of
 from phalanx.table.text_search import best_texts
 
 DISTANCE, SCORE, RELEVANCE = "_distance", "_score", "_relevance_score"
 _OWN = (DISTANCE, SCORE, RELEVANCE)
 # A row that both searches find late may be better than one that a single search finds early.
 _FUSED = 60
+# So many leaves stay open until their rows are read.
+_MOST_OPEN = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,24 @@ class Searcher:
     scans: tuple[LeafScan, ...]
     schema: Schema
     columns: tuple[str, ...]
+    _opened: dict[int, OpenLeaf] = field(default_factory=dict, repr=False)
+
+    def opened(self, place: int) -> OpenLeaf:
+        """A leaf; its rows are often wanted soon after it was searched."""
+        leaf = self._opened.get(place)
+        if leaf is None:
+            leaf = OpenLeaf.of(self.scans[place])
+            if len(self._opened) < _MOST_OPEN:
+                self._opened[place] = leaf
+        return leaf
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.scans, self.schema, self.columns
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        for name, value in zip(("scans", "schema", "columns"), state, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_opened", {})
 
     def nearest(self, looked_for: Nearest) -> list[Hits]:
         """The nearest rows of each query."""
@@ -61,7 +81,7 @@ class Searcher:
 
         def run(place: int) -> None:
             if any(each.can_take_from(place) for each in best):
-                looked_for.search(OpenLeaf.of(self.scans[place]), place, best)
+                looked_for.search(self.opened(place), place, best)
 
         in_parallel(run, range(len(self.scans)), SCAN_THREADS)
         return [Hits(each.leaves, each.rows, {DISTANCE: each.values}) for each in best]
@@ -79,7 +99,7 @@ class Searcher:
 
         def take(number: int) -> pa.Table:
             mine = np.flatnonzero(start == number)
-            leaf = OpenLeaf.of(self.scans[int(places[number])])
+            leaf = self.opened(int(places[number]))
             return leaf.taken(hits.rows[mine], self.columns).cast(wanted)
 
         parts = in_parallel(take, range(len(places)), SCAN_THREADS)
@@ -111,21 +131,21 @@ def search(
     checked_count("k", k)
     searcher = searcher_of(manifest, where, columns)
     properties = manifest.properties
-    field = searched_column(column, properties.schema)
+    found = searched_column(column, properties.schema)
     with told(f"search {manifest.root}"):
-        if is_text(field.type):
+        if is_text(found.type):
             if options.hybrid is not None:
                 raise PhalanxError(
-                    f"Cannot search column {field.name!r} ({field.type}) with hybrid: expected a "
+                    f"Cannot search column {found.name!r} ({found.type}) with hybrid: expected a "
                     "column of vectors first, and the column of text in hybrid."
                 )
-            return searcher.rows(searcher.matching(_words(field, query, properties, options), k))
-        looked_for = nearest_of(field, [query], k, properties, options)
+            return searcher.rows(searcher.matching(words_of(found, query, properties, options), k))
+        looked_for = nearest_of(found, [query], k, properties, options)
         if options.hybrid is None:
             (hits,) = searcher.nearest(looked_for)
             return searcher.rows(hits)
         text_field = searched_column(options.hybrid[0], properties.schema)
-        words = _words(text_field, options.hybrid[1], properties, options)
+        words = words_of(text_field, options.hybrid[1], properties, options)
         deep = max(k, _FUSED)
         (near,) = searcher.nearest(replace(looked_for, k=deep))
         both = fused(near, searcher.matching(words, deep), options.rrf, k, RELEVANCE)
@@ -150,42 +170,37 @@ def searcher_of(
 
 
 def nearest_of(
-    field: pa.Field, queries: Sequence[Any], k: int, properties: Properties, options: SearchOptions
+    column: pa.Field, queries: Sequence[Any], k: int, properties: Properties, options: SearchOptions
 ) -> Nearest:
     """What is looked for among vectors; the metric is that of the declared index, if any."""
-    if not is_vector(field.type):
+    if not is_vector(column.type):
         raise SchemaMismatch(
-            f"Cannot search column {field.name!r} ({field.type}): expected text, or a fixed-size "
+            f"Cannot search column {column.name!r} ({column.type}): expected text, or a fixed-size "
             "list of float16, float32, float64 or uint8."
         )
-    field_id = properties.schema.id_of((field.name,))
+    field_id = properties.schema.id_of((column.name,))
     metrics = [each.metric for each in properties.indexes if each.field_id == field_id]
-    usual = next((each for each in metrics if each), metrics_of(field.type)[0])
-    metric = checked_metric(usual if options.metric is None else options.metric, field)
-    vectors = np.array([query_vector(query, field, metric) for query in queries])
+    usual = next((each for each in metrics if each), metrics_of(column.type)[0])
+    metric = checked_metric(usual if options.metric is None else options.metric, column)
+    vectors = np.array([query_vector(query, column, metric) for query in queries])
     use = IndexUse(options.use_index, options.nprobes, options.refine_factor, options.ef)
-    return Nearest(field.name, field_id, metric, k, vectors, use)
-
-
-def _words(
-    field: pa.Field, query: Any, properties: Properties, options: SearchOptions
-) -> TextQuery:
-    if not isinstance(query, str):
-        raise PhalanxError(
-            f"Cannot search column {field.name!r} ({field.type}) by {shown(query)}: expected text."
-        )
-    return words_of(field, query, properties, options)
+    return Nearest(column.name, field_id, metric, k, vectors, use)
 
 
 def words_of(
-    field: pa.Field, query: str, properties: Properties, options: SearchOptions
+    column: pa.Field, query: Any, properties: Properties, options: SearchOptions
 ) -> TextQuery:
     """What is looked for among texts, taken apart as the declared index does."""
-    if not is_text(field.type):
-        raise SchemaMismatch(
-            f"Cannot search column {field.name!r} ({field.type}) by words: expected text."
+    if not isinstance(query, str):
+        raise PhalanxError(
+            f"Cannot search column {column.name!r} ({column.type}) by {shown(query)}: expected "
+            "text."
         )
-    field_id = properties.schema.id_of((field.name,))
+    if not is_text(column.type):
+        raise SchemaMismatch(
+            f"Cannot search column {column.name!r} ({column.type}) by words: expected text."
+        )
+    field_id = properties.schema.id_of((column.name,))
     chosen = [
         each.keywords
         for each in properties.indexes
@@ -193,7 +208,7 @@ def words_of(
     ]
     tokenizer = Tokenizer.of(chosen[0] if chosen else {})
     return TextQuery(
-        field.name,
+        column.name,
         field_id,
         asked(query, tokenizer),
         tokenizer,

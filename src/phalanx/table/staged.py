@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
-from phalanx.storage import compacting, head
-from phalanx.storage.compacting import Compacted
+from phalanx.storage import head, replacing
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
 from phalanx.storage.history_rows import Marker, committed_marker, entries_of
 from phalanx.storage.location import Location
@@ -27,6 +26,7 @@ from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, locations_of, note_published, publish, standing
 from phalanx.storage.races import is_lost_race
+from phalanx.storage.replacing import Replacement
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import Footprint, LeafWrite, named, remove_unlisted
 from phalanx.table.keys import keys_named
@@ -35,13 +35,17 @@ from phalanx.table.strong import begin
 
 @dataclass(frozen=True, slots=True)
 class LeafRewrite:
-    """A leaf in a version, and files that hold the rows of others in it."""
+    """A leaf in a version, and what was made to stand for something in it."""
 
     key: PartitionKey
     object_id: str
     location: Location
     version: int
-    results: tuple[Compacted, ...]
+    results: tuple[Replacement, ...]
+
+
+# What replaces no rows.
+_HARMLESS = {"append", "delete", "index"}
 
 
 class Overtaken(CommitConflict):
@@ -60,7 +64,7 @@ class _Leaf:
     operations: list[str] = field(default_factory=list)
     added: int = 0
     removed: int = 0
-    rewritten: tuple[Compacted, ...] = ()
+    rewritten: tuple[Replacement, ...] = ()
 
     @property
     def operation(self) -> str:
@@ -177,8 +181,8 @@ class StagedChanges:
             self.manifest = self.manifest.with_staged(staged)
         return removed
 
-    def rewrite(self, rewrites: Sequence[LeafRewrite]) -> None:
-        """Stage for each leaf the files that stand for others; it is all the transaction does.
+    def rewrite(self, rewrites: Sequence[LeafRewrite], operation: str = "rewrite") -> None:
+        """Stage for each leaf what stands for something in it; it is all the transaction does.
 
         Where another writer removes rows of the same files before the commit, those stay.
         """
@@ -186,7 +190,7 @@ class StagedChanges:
         def run(each: LeafRewrite) -> tuple[int, int]:
             main = check_main(self.base, each.object_id, each.location, each.version)
             dataset = each.location.open_leaf(each.version)
-            return compacting.stage(each.location, dataset, each.results), main
+            return replacing.stage(each.location, dataset, each.results), main
 
         for each, (version, main) in zip(rewrites, in_parallel(run, rewrites), strict=True):
             self._leaves[each.object_id] = _Leaf(
@@ -195,14 +199,14 @@ class StagedChanges:
                 each.version,
                 version,
                 main,
-                ["rewrite"],
+                [operation],
                 rewritten=each.results,
             )
-        self._operations.append("rewrite")
+        self._operations.append(operation)
 
     @property
-    def rewritten(self) -> dict[str, tuple[Compacted, ...]]:
-        """For each leaf the files that stand for others, as far as they were committed."""
+    def rewritten(self) -> dict[str, tuple[Replacement, ...]]:
+        """For each leaf what stands for something in it, as far as it was committed."""
         return {name: each.rewritten for name, each in self._leaves.items()}
 
     # ── the commit ───────────────────────────────────────────────────────────────────────────
@@ -303,7 +307,7 @@ class StagedChanges:
             before, now = footprint(self.base), footprint(latest)
             for name in {name for name, _ in now.items() - before.items()}:
                 entries = entries_of(latest, name, self.head.sequence)
-                if any(set(each.operation.split("+")) - {"append", "delete"} for each in entries):
+                if any(set(each.operation.split("+")) - _HARMLESS for each in entries):
                     raise self._overtaken(latest, {name}, "and both replace rows there")
 
     def _on_top_of(self, latest: Manifest) -> tuple[list[LeafVersion], pa.Table | None]:
@@ -368,10 +372,10 @@ class StagedChanges:
     def _rewritten_on(self, each: _Leaf, current: int) -> int:
         """The new files on top of another version; the same version where none stands for any."""
         dataset = each.location.open_leaf(current)
-        each.rewritten = tuple(compacting.unchanged(dataset, each.rewritten))
+        each.rewritten = replacing.unchanged(dataset, each.rewritten)
         if not each.rewritten:
             return current
-        return compacting.stage(each.location, dataset, each.rewritten)
+        return replacing.stage(each.location, dataset, each.rewritten)
 
     def _joined(self, latest: Manifest, each: _Leaf, row: dict[str, object]) -> LeafVersion:
         """Our new partition in the one that another writer has made at the same time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
@@ -12,6 +13,7 @@ import lance
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError, SchemaMismatch
+from phalanx.model.indexes import IndexSpec
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.partition_key import PartitionKey
 from phalanx.model.spec import PartitionSpec
@@ -31,6 +33,7 @@ from phalanx.table import (
     foreign_writes,
     history,
     hive_upgrade,
+    indexing,
     inspection,
     operations,
     strong,
@@ -41,6 +44,7 @@ from phalanx.table.findings import Health
 from phalanx.table.health import health
 from phalanx.table.health_limits import health_limits
 from phalanx.table.hive_upgrade import UpgradePlan
+from phalanx.table.indexing import Indexed
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.moving import Move, plan_move
@@ -349,13 +353,59 @@ class Table:
         becomes one snapshot, or up to `max_commits` with `partial_progress`; in weak mode each
         partition is committed for itself. Writers that add rows meanwhile disturb nothing; where
         one removes rows of the same files, these files are planned again, and at last left as they
-        are. For the options see `plan_rewrite`.
+        are. Then the rows that the declared indexes do not cover are indexed. For the options see
+        `plan_rewrite`.
         """
         chosen = rewrite_options(where, options, _OF_THE_RUN)
         commits = commits_of(partial_progress, max_commits)
         if target_spec is not None:
-            return Move(self._unpinned, chosen, target_spec, spark, progress).run()
-        return Compaction(self._written, chosen, spark, commits, progress).run()
+            done = Move(self._unpinned, chosen, target_spec, spark, progress).run()
+        else:
+            done = Compaction(self._written, chosen, spark, commits, progress).run()
+        if self.indexes:
+            optimized_where = None if target_spec is not None else chosen.partition_filter
+            return replace(done, indexed=self.optimize_indexes(optimized_where, spark=spark))
+        return done
+
+    # ── indexes ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def indexes(self) -> tuple[IndexSpec, ...]:
+        """The indexes that every partition should have."""
+        found = self._refreshed()
+        return indexing.living(found) if isinstance(found, Manifest) else ()
+
+    @_tells("index")
+    def create_index(
+        self,
+        column: str,
+        kind: str,
+        *,
+        min_rows: int | None = None,
+        spark: Any = None,
+        **options: Any,
+    ) -> Indexed:
+        """Index a column in every partition, now and, by `rewrite`, those made later.
+
+        `kind` is one of Lance's: IVF_FLAT, IVF_PQ, IVF_SQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_PQ or
+        IVF_HNSW_SQ for vectors, INVERTED for words, BTREE, BITMAP, LABEL_LIST, NGRAM, ZONEMAP or
+        BLOOMFILTER for `where`; the options are Lance's too, such as `metric` and `num_partitions`.
+        Partitions with fewer rows than `min_rows` are left without, which the outcome says. It is
+        built in threads, or on the executors of a Spark session; in strong mode all becomes one
+        snapshot, in weak mode each partition is committed for itself. The same call again indexes
+        what was added since, as `optimize_indexes` does for all indexes.
+        """
+        return indexing.create_index(self._unpinned, column, kind, min_rows, spark, options)
+
+    @_tells("index")
+    def optimize_indexes(self, where: str | None = None, *, spark: Any = None) -> Indexed:
+        """Index the rows that the declared indexes do not cover yet, as `rewrite` does too."""
+        return indexing.optimize_indexes(self._unpinned, where, spark)
+
+    @_tells("drop an index of")
+    def drop_index(self, name: str) -> Indexed:
+        """Take an index back, in every partition."""
+        return indexing.drop_index(self._unpinned, name)
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
 

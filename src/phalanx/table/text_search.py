@@ -40,7 +40,9 @@ def best_texts(scans: Sequence[LeafScan], query: TextQuery, k: int) -> Best:
     )
 
     def offer(part: Counted) -> None:
-        matched = (part.counts > 0).all(axis=1) if query.every_term else np.ones(len(part.ids), bool)
+        matched = (
+            (part.counts > 0).all(axis=1) if query.every_term else np.ones(len(part.ids), bool)
+        )
         if scans[part.place].predicate != TRUE and matched.any():
             leaf = OpenLeaf.of(scans[part.place])
             allowed = np.concatenate([ids for _, ids in leaf.filtered([])] or [part.ids[:0]])
