@@ -13,7 +13,16 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import descriptions, history, importing, joins, json_text, rewriting, upgrading
+from phalanx.cli import (
+    descriptions,
+    history,
+    importing,
+    joins,
+    json_text,
+    rewriting,
+    searching,
+    upgrading,
+)
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
@@ -291,6 +300,8 @@ app.command()(history.snapshots)
 app.command()(history.rollback)
 app.command()(history.vacuum)
 app.command()(rewriting.rewrite)
+app.command()(searching.search)
+app.command()(searching.index)
 app.command()(joins.join_plan)
 app.command()(upgrading.upgrade)
 

@@ -62,5 +62,4 @@ def frequencies(
 
 
 def _saturation(lengths: Numbers, documents: Documents) -> Floats:
-    saturation: Floats = K1 * (1 - B + B * lengths / documents.mean_length)
-    return saturation
+    return np.asarray(K1 * (1 - B + B * lengths / documents.mean_length), np.float64)

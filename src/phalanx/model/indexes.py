@@ -201,7 +201,7 @@ def _check_type(field: pa.Field, kind: str) -> None:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type can be searched by words."""
-    return pt.is_string(kind) or pt.is_large_string(kind)
+    return bool(pt.is_string(kind) or pt.is_large_string(kind))
 
 
 def _check_options(chosen: Mapping[str, Any], kind: str) -> None:

@@ -88,7 +88,7 @@ def query_vector(query: object, column: pa.Field, metric: str) -> Vectors:
             "them finite."
         )
     with np.errstate(over="ignore"):
-        vector = given.astype(element)
+        vector: Vectors = given.astype(element)
     if element is not np.uint8 and not np.isfinite(vector).all():
         raise PhalanxError(
             f"Cannot search column {column.name!r} by {shown(query)}: some numbers are too large "
@@ -100,6 +100,29 @@ def query_vector(query: object, column: pa.Field, metric: str) -> Vectors:
             "direction. Use another vector or the metric 'l2'."
         )
     return vector
+
+
+def query_vectors(queries: pa.Array, column: pa.Field, metric: str) -> Vectors:
+    """Vectors to look for, none of them NULL: a row for each; checked as one of them is."""
+    size = column.type.list_size
+    lengths = pc.list_value_length(queries)
+    fits = pc.all(pc.equal(lengths, size)).as_py()
+    values = queries.flatten()
+    if fits and not values.null_count and size:
+        given = values.to_numpy(zero_copy_only=False).reshape(-1, size)
+        good = np.isfinite(given).all(axis=1)
+        if metric == "cosine":
+            good &= given.any(axis=1)
+        element = _ELEMENTS[column.type.value_type]
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: Vectors = given.astype(element)
+        good &= np.isfinite(found).all(axis=1)
+        if element is np.uint8:
+            good &= (found == given).all(axis=1)
+        if good.all():
+            return found
+    # Some vector is none: it is told alone.
+    return np.array([query_vector(each, column, metric) for each in queries.to_pylist()])
 
 
 def _as_array(query: object, column: pa.Field) -> Vectors:
@@ -147,10 +170,13 @@ def distances(vectors: Vectors, query: Vectors, metric: str) -> Distances:
     As Lance has them: l2 is squared, cosine and dot are one minus the product. Each row is summed
     by itself and in its own order, so that equal vectors are equally far wherever they are.
     """
+    found: Any
     if metric == "hamming":
-        return np.bitwise_count(vectors ^ query).sum(axis=1, dtype=np.float32)
+        found = np.bitwise_count(vectors ^ query).sum(axis=1)
+        return np.asarray(found, np.float32)
     wide = np.float64 if vectors.dtype == np.float64 else np.float32
-    rows, one = vectors.astype(wide, copy=False), query.astype(wide)
+    rows: Any = vectors.astype(wide, copy=False)
+    one: Any = query.astype(wide)
     with np.errstate(all="ignore"):
         if metric == "l2":
             apart = rows - one
@@ -161,4 +187,4 @@ def distances(vectors: Vectors, query: Vectors, metric: str) -> Distances:
                 lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
                 found = found / (lengths * np.sqrt(one @ one))
             found = 1 - found
-        return found.astype(np.float32, copy=False)
+        return np.asarray(found, np.float32)

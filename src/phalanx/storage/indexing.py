@@ -9,6 +9,7 @@ from typing import Any
 
 import lance
 from lance import LanceDataset, LanceOperation
+from lance.bitmap import Bitmap
 from lance.dataset import Index
 from lance.fragment import FragmentMetadata
 
@@ -119,7 +120,7 @@ def _segment(index: LeafIndex, uuid: str) -> Index:
         name=index.name,
         fields=[index.field_id],
         dataset_version=part.dataset_version,
-        fragment_ids=set(part.fragments),
+        fragment_ids=Bitmap(part.fragments),
         index_version=part.index_version,
     )
 
@@ -151,9 +152,7 @@ def build(location: Location, version: int, want: Wanted, schema: Schema) -> Bui
     return BuiltIndex(spec.name, want.fragments, want.rows, made, want.removed)
 
 
-def still_fitting(
-    dataset: lance.LanceDataset, results: Sequence[BuiltIndex]
-) -> list[BuiltIndex]:
+def still_fitting(dataset: lance.LanceDataset, results: Sequence[BuiltIndex]) -> list[BuiltIndex]:
     """The results whose fragments have the rows that they had; some may be deleted since.
 
     A row that was deleted then is not in the index: it must not have come back, as a rollback

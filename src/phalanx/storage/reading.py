@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Generic, TypeVar, cast
 
 import lance
 import pyarrow as pa
@@ -30,6 +31,8 @@ _FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
 # A leaf is decoded by several threads of Lance, and the next ones should be under way by then.
 SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
 _END = object()
+Leaf = TypeVar("Leaf")
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +177,14 @@ def columns_read(predicate: Predicate, schema: Schema) -> list[str]:
 
 
 def in_order(
-    scans: Iterable[LeafScan], threads: int, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
-) -> Iterator[pa.RecordBatch]:
+    scans: Iterable[Leaf], threads: int, read: Callable[[Leaf], Iterator[Batch]]
+) -> Iterator[Batch]:
     """The batches of all scans, scan by scan, while the next scans are already being read.
 
     Each scan being read holds a few batches at most, so memory does not grow with the data.
     """
     waiting = iter(scans)
-    running: list[_Ahead] = []
+    running: list[_Ahead[Leaf, Batch]] = []
     try:
         while True:
             while len(running) < threads and (scan := next(waiting, None)) is not None:
@@ -195,22 +198,20 @@ def in_order(
             ahead.stop()
 
 
-class _Ahead:
+class _Ahead(Generic[Leaf, Batch]):
     """A scan that is read by its own thread, a few batches ahead."""
 
-    def __init__(
-        self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
-    ) -> None:
+    def __init__(self, scan: Leaf, read: Callable[[Leaf], Iterator[Batch]]) -> None:
         self._queue: queue.Queue[object] = queue.Queue(_BATCHES_AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(scan, read), daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         while (item := self._queue.get()) is not _END:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            yield cast(Batch, item)
         self._thread.join()
 
     def stop(self) -> None:
@@ -222,7 +223,7 @@ class _Ahead:
             except queue.Empty:
                 continue
 
-    def _run(self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]) -> None:
+    def _run(self, scan: Leaf, read: Callable[[Leaf], Iterator[Batch]]) -> None:
         try:
             for batch in read(scan):
                 self._queue.put(batch)

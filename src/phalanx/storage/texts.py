@@ -55,34 +55,52 @@ class Uncounted:
 
 @dataclass(frozen=True, slots=True)
 class LeafDocuments:
-    """What a leaf tells before its texts are taken apart."""
+    """What the index of a leaf tells, and what it does not.
+
+    The texts of some `fragments` (None: of all) have to be taken apart; and those that the index
+    finds, where it only finds them.
+    """
 
     known: Documents
     counted: tuple[Counted, ...] = ()
-    uncounted: tuple[Uncounted, ...] = ()
+    fragments: tuple[int, ...] | None = ()
+    found: bool = False
 
 
 def documents_of(leaf: OpenLeaf, place: int, query: TextQuery) -> LeafDocuments:
-    """The documents of a leaf, all of them: what is looked for is filtered later.
+    """What is known of all documents of a leaf, whatever else is looked for in a row.
 
-    Statistics are of all rows, and so do not depend on what else a row must be.
+    Statistics are of all rows, and so do not depend on what a row must be besides.
     """
     index = _index(leaf, query)
     if index is None:
-        return LeafDocuments(Documents(), (), tuple(_texts(leaf, place, query.column, None)))
-    dataset = leaf.dataset
-    fragments = dataset.get_fragments()
+        return LeafDocuments(Documents(), fragments=None)
+    fragments = leaf.dataset.get_fragments()
     covered = index.covered
-    others = [each for each in fragments if each.fragment_id not in covered]
-    uncounted = list(_texts(leaf, place, query.column, others)) if others else []
+    others = tuple(each.fragment_id for each in fragments if each.fragment_id not in covered)
     live = _live_lengths(leaf, index, fragments)
     documents = Documents(live.num_rows, int(live.column(1).to_numpy().sum()))
     counted = None
     if not any(each.num_deletions for each in fragments if each.fragment_id in covered):
-        counted = _counted(dataset, place, query, live, documents)
+        counted = _counted(leaf.dataset, place, query, live, documents)
     if counted is None:
-        uncounted += _found_texts(dataset, place, query)
-    return LeafDocuments(documents, () if counted is None else (counted,), tuple(uncounted))
+        return LeafDocuments(documents, (), others, True)
+    return LeafDocuments(documents, (counted,), others)
+
+
+def texts_of(
+    leaf: OpenLeaf, place: int, query: TextQuery, told: LeafDocuments
+) -> Iterator[Uncounted]:
+    """The texts of a leaf that have to be taken apart, as they are read."""
+    if told.found:
+        yield from _found_texts(leaf.dataset, place, query)
+    chosen = None
+    if told.fragments is not None:
+        wanted = set(told.fragments)
+        chosen = [each for each in leaf.dataset.get_fragments() if each.fragment_id in wanted]
+    if chosen is None or chosen:
+        for batch, ids in leaf.filtered([query.column], chosen, all_rows=True):
+            yield Uncounted(place, ids, batch.column(0), True)
 
 
 def taken_apart(
@@ -124,13 +142,6 @@ def _index(leaf: OpenLeaf, query: TextQuery) -> LeafIndex | None:
         if index.field_id == query.field_id and query.tokenizer.is_of(index):
             return index
     return None
-
-
-def _texts(
-    leaf: OpenLeaf, place: int, column: str, fragments: Sequence[lance.LanceFragment] | None
-) -> Iterator[Uncounted]:
-    for batch, ids in leaf.filtered([column], fragments, all_rows=True):
-        yield Uncounted(place, ids, batch.column(0), True)
 
 
 def _live_lengths(

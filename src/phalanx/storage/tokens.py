@@ -13,10 +13,12 @@ from typing import Any
 
 import lance
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from lance.file import LanceFileReader
 
 from phalanx.errors import PhalanxError
+from phalanx.model.best import RowIds
 from phalanx.model.bm25 import Documents, Numbers, frequencies
 from phalanx.storage.leaf_indexes import INVERTED, LeafIndex
 
@@ -58,7 +60,7 @@ def _settings(tokenizer: Tokenizer) -> tuple[tuple[str, str], ...]:
     """All settings of the tokenizer, defaults too, as an index that has them tells them."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = lance.write_dataset(pa.table({_COLUMN: ["a"]}), f"{folder}/texts")
-        dataset.create_scalar_index(_COLUMN, INVERTED, **tokenizer.keywords)
+        dataset.create_scalar_index(_COLUMN, "INVERTED", **tokenizer.keywords)
         (index,) = lance.dataset(dataset.uri).describe_indices()
         return _told(index.details)
 
@@ -111,12 +113,11 @@ def tally(texts: pa.Array, terms: Sequence[tuple[str, str]], tokenizer: Tokenize
         return Tally(lengths, counts)
     # As many short documents again: what every one contains would be told with too few digits.
     filler = _filler({term for term, _ in terms}, tokenizer)
-    column = pa.concat_arrays(
-        [texts.cast(pa.large_string()), pa.array([filler] * len(texts), pa.large_string())]
-    )
+    fill = pa.array([filler] * len(texts), pa.large_string())
+    column = pa.concat_arrays([texts.cast(pa.large_string()), fill])
     with tempfile.TemporaryDirectory() as folder:
         dataset = lance.write_dataset(pa.table({_COLUMN: column}), f"{folder}/texts")
-        dataset.create_scalar_index(_COLUMN, INVERTED, **tokenizer.keywords)
+        dataset.create_scalar_index(_COLUMN, "INVERTED", **tokenizer.keywords)
         dataset = lance.dataset(dataset.uri)
         (index,) = dataset.describe_indices()
         documents, known = Documents(), []
@@ -154,7 +155,7 @@ def _filler(terms: set[str], tokenizer: Tokenizer) -> str:
 
 def term_scores(
     dataset: lance.LanceDataset, column: str, text: str
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[RowIds, npt.NDArray[np.float32]]:
     """The ids of all rows with a term that an index covers, and their scores for it."""
     found = dataset.scanner(
         full_text_query={"query": text, "columns": [column]},
@@ -167,10 +168,11 @@ def term_scores(
 
 def lengths_in(segment: str, storage_options: dict[str, str] | None) -> pa.Table:
     """The row ids of the documents in a segment of an index, and the number of their tokens."""
-    options = {"storage_options": storage_options}
-    head = LanceFileReader(f"{segment}/metadata.lance", **options).metadata().schema.metadata
-    parts = [
-        LanceFileReader(f"{segment}/part_{number}_docs.lance", **options).read_all().to_table()
-        for number in json.loads(head[b"partitions"])
-    ]
+
+    def opened(name: str) -> LanceFileReader:
+        return LanceFileReader(f"{segment}/{name}.lance", storage_options=storage_options)
+
+    head = opened("metadata").metadata().schema.metadata
+    numbers = json.loads(head[b"partitions"])
+    parts = [opened(f"part_{number}_docs").read_all().to_table() for number in numbers]
     return pa.concat_tables([part.select(["_rowid", "_num_tokens"]) for part in parts])

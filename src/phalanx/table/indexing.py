@@ -124,8 +124,30 @@ def living(manifest: Manifest) -> tuple[IndexSpec, ...]:
     return tuple(each for each in found if schema.path_of(each.field_id) is not None)
 
 
-def drop_index(manifest: Callable[[], Manifest], name: str) -> Indexed:
-    """Take an index back: it is no longer declared, and no partition has it."""
+def unindexed(manifest: Manifest, leaves: Sequence[FileLeaf]) -> dict[str, int]:
+    """For each leaf, by object id, the rows that some declared index should cover and does not."""
+    specs = living(manifest)
+
+    def lacking(leaf: FileLeaf) -> int:
+        dataset = leaf.location.open_leaf(leaf.version)
+        found = [(each, indexing.wanted(each, dataset, False)) for each in specs]
+        return max(
+            (
+                sum(each.num_rows for each in indexing.uncovered(spec, dataset))
+                for spec, want in found
+                if want is not None and want.rows >= spec.min_rows
+            ),
+            default=0,
+        )
+
+    if not specs:
+        return {}
+    rows = in_parallel(lacking, leaves)
+    return {leaf.object_id: count for leaf, count in zip(leaves, rows, strict=True) if count}
+
+
+def drop_index(manifest: Callable[[], Manifest], name: str) -> int:
+    """Take an index back: it is no longer declared; returns how many partitions had it."""
     now = manifest()
     spec = next((each for each in now.properties.indexes if each.name == name), None)
     if spec is None:
@@ -136,7 +158,8 @@ def drop_index(manifest: Callable[[], Manifest], name: str) -> Indexed:
         )
     rest = tuple(each for each in now.properties.indexes if each.name != name)
     put_properties(now, replace(now.properties, indexes=rest))
-    return _settled(manifest, lambda start: _run(start, (spec,), None, None, False, drop=True))
+    done = _settled(manifest, lambda start: _run(start, (spec,), None, None, False, drop=True))
+    return done.partitions
 
 
 def _declare(
@@ -175,9 +198,7 @@ def _until_settled(
     return _settled(manifest, lambda start: _run(start, specs, where, spark, anew))
 
 
-def _settled(
-    manifest: Callable[[], Manifest], attempt: Callable[[Manifest], Indexed]
-) -> Indexed:
+def _settled(manifest: Callable[[], Manifest], attempt: Callable[[Manifest], Indexed]) -> Indexed:
     """What all attempts did together: the next one does what others disturbed in the last."""
     done = attempt(manifest())
     for _ in range(MOST_ATTEMPTS - 1):
@@ -256,10 +277,8 @@ def _run(
     )
 
 
-def _plan(
-    manifest: Manifest, specs: tuple[IndexSpec, ...], anew: bool, leaf: FileLeaf
-) -> _Planned:
-    """What the indexes of a leaf lack. In weak mode it may be behind the schema: it is brought up."""
+def _plan(manifest: Manifest, specs: tuple[IndexSpec, ...], anew: bool, leaf: FileLeaf) -> _Planned:
+    """What the indexes of a leaf lack. One that is behind the schema, in weak mode, is aligned."""
     if manifest.properties.mode == "weak":
         dataset = manifest.shape.opened(leaf.location)
         leaf = replace(leaf, version=int(dataset.version))
@@ -291,7 +310,7 @@ def _commit(
     start: Start | None,
     built: Sequence[tuple[FileLeaf, tuple[BuiltIndex, ...]]],
 ) -> tuple[dict[str, tuple[BuiltIndex, ...]], int | None]:
-    """In strong mode all leaves in one snapshot, in weak mode each for itself; what was committed."""
+    """All leaves in one snapshot, in weak mode each for itself; what was committed."""
     if not built:
         return {}, None
     if start is None:
@@ -306,9 +325,7 @@ def _commit(
 
         done = in_parallel(lambda each: indexing.commit(each[0].location, each[1], check), built)
         return {
-            leaf.object_id: tuple(kept)
-            for (leaf, _), kept in zip(built, done, strict=True)
-            if kept
+            leaf.object_id: tuple(kept) for (leaf, _), kept in zip(built, done, strict=True) if kept
         }, None
     changes = StagedChanges(start)
     rewrites = [

@@ -56,7 +56,7 @@ class Searcher:
     scans: tuple[LeafScan, ...]
     schema: Schema
     columns: tuple[str, ...]
-    _opened: dict[int, OpenLeaf] = field(default_factory=dict, repr=False)
+    _opened: dict[int, OpenLeaf] = field(default_factory=dict, init=False, repr=False)
 
     def opened(self, place: int) -> OpenLeaf:
         """A leaf; its rows are often wanted soon after it was searched."""

@@ -403,8 +403,8 @@ class Table:
         return indexing.optimize_indexes(self._unpinned, where, spark)
 
     @_tells("drop an index of")
-    def drop_index(self, name: str) -> Indexed:
-        """Take an index back, in every partition."""
+    def drop_index(self, name: str) -> int:
+        """Take an index back, in every partition; returns how many had it."""
         return indexing.drop_index(self._unpinned, name)
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,8 +11,16 @@ from phalanx.model.bm25 import Documents, scores
 from phalanx.model.predicate import TRUE
 from phalanx.storage.open_leaf import OpenLeaf
 from phalanx.storage.parallel import in_parallel
-from phalanx.storage.reading import SCAN_THREADS, LeafScan
-from phalanx.storage.texts import Counted, LeafDocuments, TextQuery, documents_of, taken_apart
+from phalanx.storage.reading import SCAN_THREADS, LeafScan, in_order
+from phalanx.storage.texts import (
+    Counted,
+    LeafDocuments,
+    TextQuery,
+    Uncounted,
+    documents_of,
+    taken_apart,
+    texts_of,
+)
 
 
 def best_texts(scans: Sequence[LeafScan], query: TextQuery, k: int) -> Best:
@@ -25,13 +33,17 @@ def best_texts(scans: Sequence[LeafScan], query: TextQuery, k: int) -> Best:
     if not query.terms:
         return best
 
-    def read(place: int) -> LeafDocuments:
+    def known(place: int) -> LeafDocuments:
         return documents_of(OpenLeaf.of(scans[place]), place, query)
 
-    found = in_parallel(read, range(len(scans)), SCAN_THREADS)
-    documents = sum((each.known for each in found), Documents())
-    counted = [part for each in found for part in each.counted]
-    for more, parts in taken_apart((part for each in found for part in each.uncounted), query):
+    def read(place: int) -> Iterator[Uncounted]:
+        return texts_of(OpenLeaf.of(scans[place]), place, query, told[place])
+
+    told = in_parallel(known, range(len(scans)), SCAN_THREADS)
+    documents = sum((each.known for each in told), Documents())
+    counted = [part for each in told for part in each.counted]
+    unread = [place for place, each in enumerate(told) if each.fragments != () or each.found]
+    for more, parts in taken_apart(in_order(unread, SCAN_THREADS, read), query):
         documents += more
         counted += parts
     containing = sum(
@@ -40,9 +52,9 @@ def best_texts(scans: Sequence[LeafScan], query: TextQuery, k: int) -> Best:
     )
 
     def offer(part: Counted) -> None:
-        matched = (
-            (part.counts > 0).all(axis=1) if query.every_term else np.ones(len(part.ids), bool)
-        )
+        matched = np.ones(len(part.ids), bool)
+        if query.every_term:
+            matched &= (part.counts > 0).all(axis=1)
         if scans[part.place].predicate != TRUE and matched.any():
             leaf = OpenLeaf.of(scans[part.place])
             allowed = np.concatenate([ids for _, ids in leaf.filtered([])] or [part.ids[:0]])
