@@ -101,6 +101,7 @@ CHANGES = {
         prepare=lambda table: table.evolve([phalanx.bucket("n", 2)]),
     ),
     "vacuum": Change(lambda table: table.vacuum(timedelta(0))),
+    "index": Change(lambda table: table.create_index("n", "BTREE")),
 }
 
 

@@ -24,7 +24,7 @@ from phalanx.storage.steps import Step, reach
 # With more parts than these an index is made anew as one.
 _MOST_SEGMENTS = 8
 # What Lance says of vectors that are too few, or NULL, to make an index of.
-_TOO_FEW = re.compile(r"not enough|at least|all null|empty|too few|no vectors", re.IGNORECASE)
+_TOO_FEW = re.compile(r"cannot train \d+ centroids|not enough", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,9 @@ def build(location: Location, version: int, want: Wanted, schema: Schema) -> Bui
         if not spec.is_of_vectors or not _TOO_FEW.search(str(error)):
             raise
         return BuiltIndex(spec.name, want.fragments, want.rows, why_not=plain_reason(error))
+    if not len(made.fragment_ids):
+        why = "too few vectors to train a quantizer with."
+        return BuiltIndex(spec.name, want.fragments, want.rows, why_not=why)
     reach(Step.FILES_WRITTEN)
     return BuiltIndex(spec.name, want.fragments, want.rows, made, want.removed)
 
