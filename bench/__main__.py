@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import ducklake, importing, model, rewrite, spark, storage, strong
+from bench import ducklake, importing, model, rewrite, search, spark, storage, strong
 
 
 def main() -> None:
@@ -21,6 +21,7 @@ def main() -> None:
         "rewrite": rewrite.benchmarks,
         "storage": storage.benchmarks,
         "strong": strong.benchmarks,
+        "search": search.benchmarks,
         "spark": spark.benchmarks,
         "importing": importing.benchmarks,
     }

@@ -159,7 +159,15 @@ def declared(
                 f"Cannot make an index of the kind {known} on column {field.name!r} "
                 f"({field.type}): vectors of bytes have IVF_FLAT only."
             )
+        if "PQ" in known:
+            chosen.setdefault("num_sub_vectors", _sub_vectors(field.type.list_size))
     _check_options(chosen, known)
+    parts = chosen.get("num_sub_vectors")
+    if parts and field.type.list_size % parts:
+        raise PhalanxError(
+            f"Cannot make an index of the kind {known} with num_sub_vectors={parts}: expected a "
+            f"divisor of {field.type.list_size}, the size of column {field.name!r}."
+        )
     fewest = _FEWEST_VECTORS if known in VECTOR_KINDS else 1
     if min_rows is not None:
         if not isinstance(min_rows, int) or isinstance(min_rows, bool) or min_rows < 1:
@@ -180,6 +188,11 @@ def declared(
     while name in taken:
         name += "_"
     return IndexSpec(name, field_id, known, made.options, fewest)
+
+
+def _sub_vectors(size: int) -> int:
+    """Into how many parts vectors are cut for quantization: of 16 numbers, or else of 8."""
+    return next((size // part for part in (16, 8) if size % part == 0), size)
 
 
 def _check_type(field: pa.Field, kind: str) -> None:

@@ -42,16 +42,6 @@ class LeafIndex:
         return None if found is None else str(found).lower()
 
     @property
-    def is_of_vectors(self) -> bool:
-        """Whether it finds vectors."""
-        return self.kind.startswith("IVF")
-
-    @property
-    def is_quantized(self) -> bool:
-        """Whether it compares something shorter in place of the vectors."""
-        return self.is_of_vectors and not self.kind.endswith("FLAT")
-
-    @property
     def covered(self) -> frozenset[int]:
         """The fragments that it covers, some of which the leaf may no longer have."""
         return frozenset().union(*(each.fragments for each in self.segments))

@@ -16,6 +16,8 @@ from phalanx.storage.open_leaf import OpenLeaf
 from phalanx.storage.path_values import for_leaf
 
 _NO_ROWS = np.empty(0, np.uint64)
+# Times k candidates that are compared exactly, by how much of a vector is left in an index.
+_REFINE = {"SQ": 2, "PQ": 10, "RQ": 10}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,8 @@ class Nearest:
 
     def _all(self, leaf: OpenLeaf, place: int, best: list[Best]) -> None:
         """Compare with every vector: exact."""
-        for batch, ids in leaf.filtered([self.column]):
-            vectors, present = vectors_in(batch.column(0))
+        for batch, ids in leaf.searched(self.column):
+            vectors, present = vectors_in(batch.column(self.column))
             if present is not None:
                 ids = ids[present]
             if len(ids):
@@ -93,7 +95,7 @@ class Nearest:
 
     def _asked(self, query: Vectors, index: LeafIndex) -> dict[str, object]:
         # What a quantized index tells is no distance that could be compared with another leaf's.
-        refine = 1 if index.is_quantized else None
+        refine = _REFINE.get(index.kind.rpartition("_")[2])
         if self.use.refine_factor is not None:
             refine = self.use.refine_factor
         chosen = {"nprobes": self.use.nprobes, "refine_factor": refine, "ef": self.use.ef}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import lance
 import numpy as np
@@ -23,6 +23,8 @@ from phalanx.storage.reading import LeafScan, columns_read
 from phalanx.storage.reconcile import reconciled
 
 _ROW_ID = "_rowid"
+# A leaf is small with so many rows.
+_FEW_ROWS = 1 << 12
 Mask = npt.NDArray[np.bool_]
 
 
@@ -34,15 +36,29 @@ class OpenLeaf:
     dataset: lance.LanceDataset
     # Whether its columns can be read by their names.
     is_plain: bool
+    # Columns that are read beside a searched one: in a small leaf that is quicker than to go back
+    # for the rows that were found.
+    beside: tuple[str, ...] = ()
+    _read: list[tuple[RowIds, pa.RecordBatch]] = field(default_factory=list, repr=False)
 
     @classmethod
-    def of(cls, scan: LeafScan) -> OpenLeaf:
+    def of(cls, scan: LeafScan, beside: tuple[str, ...] = ()) -> OpenLeaf:
         """Open the leaf of a scan."""
         dataset = scan.location.open_leaf(scan.version)
         if scan.path is not None:
             check_stored(dataset, scan.schema, scan.path.values, scan.location)
             return cls(scan, dataset, True)
-        return cls(scan, dataset, _is_plain(dataset, scan.schema))
+        if beside and dataset.count_rows() > _FEW_ROWS:
+            beside = ()
+        return cls(scan, dataset, _is_plain(dataset, scan.schema), beside)
+
+    def searched(self, column: str) -> Iterator[tuple[pa.RecordBatch, RowIds]]:
+        """A column of the rows that match, each batch with the rows' ids."""
+        columns = list(dict.fromkeys([column, *self.beside]))
+        for batch, ids in self.filtered(columns):
+            if self.beside:
+                self._read.append((ids, batch))
+            yield batch, ids
 
     def filtered(
         self,
@@ -90,6 +106,8 @@ class OpenLeaf:
 
     def taken(self, ids: RowIds, columns: Sequence[str]) -> pa.Table:
         """Some columns of the rows with these ids, in their order."""
+        if self._read and (known := self._known(ids, columns)) is not None:
+            return known
         path, wanted = self.scan.path, ids.tolist()
         if not self.is_plain:
             found = self.dataset._take_rows(wanted).combine_chunks().to_batches()
@@ -105,6 +123,18 @@ class OpenLeaf:
             return found.select(list(columns))
         (batch,) = found.combine_chunks().to_batches()
         return pa.Table.from_batches([path.restored(batch, columns)])
+
+    def _known(self, ids: RowIds, columns: Sequence[str]) -> pa.Table | None:
+        """The same from what was read; None if that is not all."""
+        every = np.concatenate([ids for ids, _ in self._read])
+        rows = pa.Table.from_batches([batch for _, batch in self._read])
+        if not set(columns) <= set(rows.column_names) or not len(every):
+            return None
+        order = np.argsort(every)
+        places = order[np.minimum(np.searchsorted(every, ids, sorter=order), len(every) - 1)]
+        if (every[places] != ids).any():
+            return None
+        return rows.select(list(columns)).take(pa.array(places))
 
 
 def _is_plain(dataset: lance.LanceDataset, schema: Schema) -> bool:

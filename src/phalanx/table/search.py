@@ -17,7 +17,7 @@ from phalanx.errors import PhalanxError, SchemaMismatch, shown
 from phalanx.model.best import Best
 from phalanx.model.indexes import INVERTED, is_text
 from phalanx.model.ranking import Hits, fused
-from phalanx.model.rows import plain_schema
+from phalanx.model.rows import is_short, plain_schema
 from phalanx.model.schema import Schema
 from phalanx.model.vectors import (
     checked_metric,
@@ -47,6 +47,7 @@ _OWN = (DISTANCE, SCORE, RELEVANCE)
 _FUSED = 60
 # So many leaves stay open until their rows are read.
 _MOST_OPEN = 1024
+_FEW_LEAVES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,17 @@ class Searcher:
         """A leaf; its rows are often wanted soon after it was searched."""
         leaf = self._opened.get(place)
         if leaf is None:
-            leaf = OpenLeaf.of(self.scans[place])
+            leaf = OpenLeaf.of(self.scans[place], self._beside())
             if len(self._opened) < _MOST_OPEN:
                 self._opened[place] = leaf
         return leaf
+
+    def _beside(self) -> tuple[str, ...]:
+        """All columns of a result, where these are short and of a few leaves only."""
+        if len(self.scans) > _FEW_LEAVES:
+            return ()
+        kinds = [self.schema.arrow.field(name).type for name in self.columns]
+        return self.columns if all(map(is_short, kinds)) else ()
 
     def __getstate__(self) -> tuple[Any, ...]:
         return self.scans, self.schema, self.columns
