@@ -26,6 +26,7 @@ from phalanx.errors import PhalanxError
 from phalanx.model.rendering import summary
 from phalanx.spark import catalog
 from phalanx.spark.answers import answer
+from phalanx.spark.known_tables import KnownTables
 from phalanx.spark.options import READ, Options
 from phalanx.spark.partitioning import counted, identity_columns, keyed_tasks, keys_of
 from phalanx.spark.queries import Query
@@ -41,6 +42,7 @@ class Planner:
 
     def __init__(self) -> None:
         self._queries: OrderedDict[str, Query] = OrderedDict()
+        self._tables = KnownTables()
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one question of the classes in Java."""
@@ -67,7 +69,8 @@ class Planner:
         if name not in self._queries:
             source = cloudpickle.loads(base64.b64decode(question["source"]))
             options = Options.of(source.options, READ, "read")
-            self._queries[name] = Query(options, source._snapshot, question["zone"])
+            manifest = self._tables.listing(options, source._snapshot)
+            self._queries[name] = Query(manifest, options, question["zone"])
             while len(self._queries) > _MOST_QUERIES:
                 self._queries.popitem(last=False)
         self._queries.move_to_end(name)

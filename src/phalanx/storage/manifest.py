@@ -122,6 +122,14 @@ class Manifest(LeafListing):
         self._shared.newest = Manifest.open(self.root, newest)
         return self._shared.newest
 
+    @property
+    def commit(self) -> str | None:
+        """What names this version among all that ever were at its path; None if nothing does."""
+        with suppress(OSError, ValueError):
+            transaction = self.dataset.read_transaction(self.version)
+            return None if transaction is None else str(transaction.uuid)
+        return None
+
     def check_current(self, latest: Manifest | None = None) -> None:
         """Refuse to go on under a schema or specs that another writer has changed."""
         now, here = (latest or self.latest()).properties, self.properties
