@@ -15,7 +15,7 @@ from lance import LanceDataset, LanceOperation
 from lance.fragment import FragmentMetadata
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
-from phalanx.storage.leaf_indexes import indexes_of
+from phalanx.storage.leaf_indexes import described
 from phalanx.storage.location import Location
 from phalanx.storage.races import until_won
 from phalanx.storage.steps import Step, reach
@@ -119,7 +119,7 @@ def _is_torn(dataset: lance.LanceDataset, results: Sequence[Compacted]) -> bool:
     """
     return any(
         0 < len(index.covered & {old.id for old in each.old}) < len(each.old)
-        for index in indexes_of(dataset)
+        for index in described(dataset)
         for each in results
     )
 

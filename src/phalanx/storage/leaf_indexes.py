@@ -49,10 +49,11 @@ class LeafIndex:
 
 def indexes_of(dataset: lance.LanceDataset) -> tuple[LeafIndex, ...]:
     """All indexes of a version of a leaf."""
-    return known(dataset, "indexes", lambda: _described(dataset))
+    return known(dataset, "indexes", lambda: described(dataset))
 
 
-def _described(dataset: lance.LanceDataset) -> tuple[LeafIndex, ...]:
+def described(dataset: lance.LanceDataset) -> tuple[LeafIndex, ...]:
+    """The same for tables that come and go at one path: it is found out each time."""
     if not dataset.has_index:
         return ()
     return tuple(

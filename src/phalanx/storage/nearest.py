@@ -11,7 +11,7 @@ from phalanx.model.best import Best, RowIds
 from phalanx.model.predicate import TRUE
 from phalanx.model.rendering import to_lance
 from phalanx.model.vectors import Vectors, distances, vectors_in
-from phalanx.storage.leaf_indexes import LeafIndex, indexes_of
+from phalanx.storage.leaf_indexes import LeafIndex, described, indexes_of
 from phalanx.storage.open_leaf import OpenLeaf
 from phalanx.storage.path_values import for_leaf
 
@@ -54,7 +54,8 @@ class Nearest:
     def _index(self, leaf: OpenLeaf) -> LeafIndex | None:
         if not self.use.use_index or not leaf.is_plain:
             return None
-        for index in indexes_of(leaf.dataset):
+        is_reused = leaf.scan.location.has_reused_paths
+        for index in (described if is_reused else indexes_of)(leaf.dataset):
             if index.field_id == self.field_id and index.metric == self.metric:
                 return index
         return None

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from phalanx.model.best import RowIds
 from phalanx.model.bm25 import Documents, Numbers, frequencies
-from phalanx.storage.known_versions import known
+from phalanx.storage.known_versions import known_table
 from phalanx.storage.leaf_indexes import LeafIndex, indexes_of
 from phalanx.storage.open_leaf import OpenLeaf
 from phalanx.storage.tokens import Tokenizer, lengths_in, tally, term_scores
@@ -138,6 +138,9 @@ def _tallied(chunk: Sequence[Uncounted], query: TextQuery) -> tuple[Documents, l
 def _index(leaf: OpenLeaf, query: TextQuery) -> LeafIndex | None:
     if not query.use_index or not leaf.is_plain or leaf.dataset.has_stable_row_ids:
         return None
+    if leaf.scan.location.has_reused_paths:
+        # What is known of a version there may be that of another table.
+        return None
     for index in indexes_of(leaf.dataset):
         if index.field_id == query.field_id and query.tokenizer.is_of(index):
             return index
@@ -168,7 +171,7 @@ def _live_lengths(
             alive &= ~inside | np.isin(ids, rows.column("_rowid").to_numpy())
         return found.filter(pa.array(alive)).sort_by("_rowid")
 
-    return known(leaf.dataset, ("lengths", index.name), read)
+    return known_table(leaf.dataset, ("lengths", index.name), read)
 
 
 def _counted(
