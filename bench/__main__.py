@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import ducklake, importing, model, rewrite, rows, spark, storage, strong
+from bench import ducklake, importing, model, rewrite, rows, search, spark, storage, strong
 
 
 def main() -> None:
@@ -22,6 +22,7 @@ def main() -> None:
         "storage": storage.benchmarks,
         "strong": strong.benchmarks,
         "rows": rows.benchmarks,
+        "search": search.benchmarks,
         "spark": spark.benchmarks,
         "importing": importing.benchmarks,
     }

@@ -122,6 +122,7 @@ CHANGES = {
         lambda table: table.rollback(5),
         prepare=lambda table: table.drop_partitions("k IN ('a', 'c')"),
     ),
+    "index": Change(lambda table: table.create_index("n", "BTREE")),
 }
 
 

@@ -22,6 +22,7 @@ from phalanx.cli import (
     json_text,
     rewriting,
     row_changes,
+    searching,
     upgrading,
 )
 from phalanx.cli.failures import OneLineFailures, note
@@ -275,6 +276,8 @@ app.command()(changes.changes)
 app.command()(history.rollback)
 app.command()(history.vacuum)
 app.command()(rewriting.rewrite)
+app.command()(searching.search)
+app.command()(searching.index)
 app.command()(joins.join_plan)
 app.command()(upgrading.upgrade)
 

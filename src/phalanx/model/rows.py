@@ -147,6 +147,11 @@ def plain_schema(schema: Schema) -> pa.Schema:
     return without_ids(schema.arrow)
 
 
+def is_short(kind: pa.DataType) -> bool:
+    """Whether each value of this type takes a few bytes."""
+    return bool(pt.is_primitive(kind)) or bool(pt.is_boolean(kind))
+
+
 def without_ids(schema: pa.Schema) -> pa.Schema:
     """The schema as rows have it: ids belong to the table."""
     return pa.schema([_bare(field) for field in schema], metadata=schema.metadata)

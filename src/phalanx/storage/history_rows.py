@@ -31,9 +31,9 @@ DROP = json.dumps({"operation": "drop_partitions"})
 # or from another writer, its rows came with it.
 _ALIGNED = "change"
 # What only moves, rewrites, removes or restores rows that were in an earlier snapshot.
-_BRING_NO_ROWS = frozenset({"create", "delete", "drop_partitions", "rollback", "rewrite"})
+_BRING_NO_ROWS = frozenset({"create", "delete", "drop_partitions", "rollback", "rewrite", "index"})
 # What leaves every row as it was, wherever it is stored since.
-_CHANGE_NO_ROWS = frozenset({"create", "rewrite"})
+_CHANGE_NO_ROWS = frozenset({"create", "rewrite", "index"})
 # How a history begins: nothing came before, as far as any snapshot tells.
 _BEGINNINGS = frozenset({"create", "set_mode"})
 # More rows than these are not looked for by their ids.

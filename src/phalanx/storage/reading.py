@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import lance
 import numpy as np
@@ -34,8 +34,9 @@ _FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
 SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
 _END = object()
 _ADDRESS = "_rowaddr"
-# What is read piece by piece: scans of leaves, or parts of them.
+# What is read piece by piece: scans of leaves, or parts of them; and what comes of them.
 Scanned = TypeVar("Scanned")
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +215,14 @@ def addressed(
 
 
 def in_order(
-    scans: Iterable[Scanned], threads: int, read: Callable[[Scanned], Iterator[pa.RecordBatch]]
-) -> Iterator[pa.RecordBatch]:
+    scans: Iterable[Scanned], threads: int, read: Callable[[Scanned], Iterator[Batch]]
+) -> Iterator[Batch]:
     """The batches of all scans, scan by scan, while the next scans are already being read.
 
     Each scan being read holds a few batches at most, so memory does not grow with the data.
     """
     waiting = iter(scans)
-    running: list[_Ahead[Scanned]] = []
+    running: list[_Ahead[Scanned, Batch]] = []
     try:
         while True:
             while len(running) < threads and (scan := next(waiting, None)) is not None:
@@ -235,20 +236,20 @@ def in_order(
             ahead.stop()
 
 
-class _Ahead(Generic[Scanned]):
+class _Ahead(Generic[Scanned, Batch]):
     """A scan that is read by its own thread, a few batches ahead."""
 
-    def __init__(self, scan: Scanned, read: Callable[[Scanned], Iterator[pa.RecordBatch]]) -> None:
+    def __init__(self, scan: Scanned, read: Callable[[Scanned], Iterator[Batch]]) -> None:
         self._queue: queue.Queue[object] = queue.Queue(_BATCHES_AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(scan, read), daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         while (item := self._queue.get()) is not _END:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            yield cast(Batch, item)
         self._thread.join()
 
     def stop(self) -> None:
@@ -260,7 +261,7 @@ class _Ahead(Generic[Scanned]):
             except queue.Empty:
                 continue
 
-    def _run(self, scan: Scanned, read: Callable[[Scanned], Iterator[pa.RecordBatch]]) -> None:
+    def _run(self, scan: Scanned, read: Callable[[Scanned], Iterator[Batch]]) -> None:
         try:
             for batch in read(scan):
                 self._queue.put(batch)

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
-from phalanx.storage import compacting, head
-from phalanx.storage.compacting import Compacted
+from phalanx.storage import head, replacing
 from phalanx.storage.dropped import OPERATION as DROP
 from phalanx.storage.dropped import dropped_leaves, parted
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
@@ -28,6 +27,7 @@ from phalanx.storage.parallel import in_parallel
 from phalanx.storage.publishing import check_main, locations_of, note_published, publish, standing
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.recording import Recording
+from phalanx.storage.replacing import Replacement
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
 from phalanx.storage.writing import (
     MOST_NAMED,
@@ -43,7 +43,7 @@ from phalanx.table.staged_leaf import LeafRewrite, StagedLeaf
 from phalanx.table.strong import Start
 
 # What leaves rows as they are, unless it takes them away.
-_NO_REPLACEMENT = frozenset({"append", "delete", DROP})
+_NO_REPLACEMENT = frozenset({"append", "delete", "index", DROP})
 
 
 class StagedChanges:
@@ -157,8 +157,8 @@ class StagedChanges:
             self.manifest = self.manifest.with_staged(staged)
         return removed
 
-    def rewrite(self, rewrites: Sequence[LeafRewrite]) -> None:
-        """Stage for each leaf the files that stand for others; it is all the transaction does.
+    def rewrite(self, rewrites: Sequence[LeafRewrite], operation: str = "rewrite") -> None:
+        """Stage for each leaf what stands for something in it; it is all the transaction does.
 
         Where another writer removes rows of the same files before the commit, those stay.
         """
@@ -166,7 +166,7 @@ class StagedChanges:
         def run(each: LeafRewrite) -> tuple[int, int]:
             main = check_main(self.base, each.object_id, each.location, each.version)
             dataset = each.location.open_leaf(each.version)
-            return compacting.stage(each.location, dataset, each.results), main
+            return replacing.stage(each.location, dataset, each.results), main
 
         for each, (version, main) in zip(rewrites, in_parallel(run, rewrites), strict=True):
             self._leaves[each.object_id] = StagedLeaf(
@@ -175,14 +175,14 @@ class StagedChanges:
                 each.version,
                 version,
                 main,
-                ["rewrite"],
+                [operation],
                 rewritten=each.results,
             )
-        self._operations.append("rewrite")
+        self._operations.append(operation)
 
     @property
-    def rewritten(self) -> dict[str, tuple[Compacted, ...]]:
-        """For each leaf the files that stand for others, as far as they were committed."""
+    def rewritten(self) -> dict[str, tuple[Replacement, ...]]:
+        """For each leaf what stands for something in it, as far as it was committed."""
         return {name: each.rewritten for name, each in self._leaves.items()}
 
     # ── the commit ───────────────────────────────────────────────────────────────────────────
@@ -377,10 +377,10 @@ class StagedChanges:
     def _rewritten_on(self, each: StagedLeaf, current: int) -> int:
         """The new files on top of another version; the same version where none stands for any."""
         dataset = each.location.open_leaf(current)
-        each.rewritten = tuple(compacting.unchanged(dataset, each.rewritten))
+        each.rewritten = replacing.unchanged(dataset, each.rewritten)
         if not each.rewritten:
             return current
-        return compacting.stage(each.location, dataset, each.rewritten)
+        return replacing.stage(each.location, dataset, each.rewritten)
 
     def _joined(self, latest: Manifest, each: StagedLeaf, row: dict[str, object]) -> LeafVersion:
         """Our new partition in the one that another writer has made at the same time."""

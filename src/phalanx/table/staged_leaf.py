@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from phalanx.model.partition_key import PartitionKey
-from phalanx.storage.compacting import Compacted
 from phalanx.storage.location import Location
+from phalanx.storage.replacing import Replacement
 
 
 @dataclass(frozen=True, slots=True)
 class LeafRewrite:
-    """A leaf in a version, and files that hold the rows of others in it."""
+    """A leaf in a version, and what was made to stand for something in it."""
 
     key: PartitionKey
     object_id: str
     location: Location
     version: int
-    results: tuple[Compacted, ...]
+    results: tuple[Replacement, ...]
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class StagedLeaf:
     operations: list[str] = field(default_factory=list)
     added: int = 0
     removed: int = 0
-    rewritten: tuple[Compacted, ...] = ()
+    rewritten: tuple[Replacement, ...] = ()
     is_again: bool = False
 
     @property

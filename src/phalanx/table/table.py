@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
@@ -12,12 +13,14 @@ import lance
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError, SchemaMismatch
+from phalanx.model.indexes import IndexSpec
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.partition_key import PartitionKey
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.rewrite import RewritePlan
 from phalanx.planning.rewrite_options import rewrite_options
 from phalanx.planning.scan import ScanPlan
+from phalanx.planning.search_options import RRF, SearchOptions
 from phalanx.storage.failures import told
 from phalanx.storage.history_rows import committed_markers
 from phalanx.storage.hive_creation import main_branches
@@ -30,6 +33,7 @@ from phalanx.table import (
     foreign_writes,
     history,
     hive_upgrade,
+    indexing,
     inspection,
     merging,
     operations,
@@ -44,6 +48,7 @@ from phalanx.table.findings import Health
 from phalanx.table.health import health
 from phalanx.table.health_limits import health_limits
 from phalanx.table.hive_upgrade import UpgradePlan
+from phalanx.table.indexing import Indexed
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
 from phalanx.table.merging import MergeCounts
@@ -53,6 +58,7 @@ from phalanx.table.retention import Retained
 from phalanx.table.rewrite_files import planned
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
+from phalanx.table.search import search
 from phalanx.table.transaction import Transaction, run_alone
 from phalanx.table.upgrading import Upgrade, upgrade
 from phalanx.table.vacuum import Vacuumed, vacuum
@@ -146,6 +152,46 @@ class Table:
     ) -> Scan:
         """The rows that match, in the order of spec, partition values (NULL last) and leaf."""
         return scan_of(self._refreshed(), where, columns, limit)
+
+    @_tells("search")
+    def search(
+        self,
+        column: str,
+        query: Any,
+        k: int = 10,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        metric: str | None = None,
+        use_index: bool = True,
+        nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
+        operator: str = "or",
+        hybrid: tuple[str, str] | None = None,
+        rrf: int = RRF,
+    ) -> pa.Table:
+        """The k best rows of all partitions that `where` plans: by a vector, or by words.
+
+        Of a column of vectors these are the nearest, with their `_distance`; of a column of text
+        those that match words best, with their `_score` (BM25 by the statistics of all these
+        partitions). With `hybrid=(text column, words)` both rankings become one, by reciprocal
+        rank fusion, with a `_relevance_score`. Only rows that match `where` count. The columns are
+        those chosen and those that the table is partitioned by. Equal rows come in the order of a
+        scan. Partitions without an index are searched exactly; for the other options see
+        `phalanx.planning.search_options.SearchOptions`.
+        """
+        options = SearchOptions(
+            metric=metric,
+            use_index=use_index,
+            nprobes=nprobes,
+            refine_factor=refine_factor,
+            ef=ef,
+            operator=operator,
+            hybrid=hybrid,
+            rrf=rrf,
+        )
+        return search(self._refreshed(), column, query, k, where, columns, options)
 
     @_tells("open a partition of")
     def partition(self, **values: Any) -> lance.LanceDataset:
@@ -368,13 +414,59 @@ class Table:
         becomes one snapshot, or up to `max_commits` with `partial_progress`; in weak mode each
         partition is committed for itself. Writers that add rows meanwhile disturb nothing; where
         one removes rows of the same files, these files are planned again, and at last left as they
-        are. For the options see `plan_rewrite`.
+        are. Then the rows that the declared indexes do not cover are indexed. For the options see
+        `plan_rewrite`.
         """
         chosen = rewrite_options(where, options, _OF_THE_RUN)
         commits = commits_of(partial_progress, max_commits)
         if target_spec is not None:
-            return Move(self._unpinned, chosen, target_spec, spark, progress).run()
-        return Compaction(self._written, chosen, spark, commits, progress).run()
+            done = Move(self._unpinned, chosen, target_spec, spark, progress).run()
+        else:
+            done = Compaction(self._written, chosen, spark, commits, progress).run()
+        if self.indexes:
+            optimized_where = None if target_spec is not None else chosen.partition_filter
+            return replace(done, indexed=self.optimize_indexes(optimized_where, spark=spark))
+        return done
+
+    # ── indexes ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def indexes(self) -> tuple[IndexSpec, ...]:
+        """The indexes that every partition should have."""
+        found = self._refreshed()
+        return indexing.living(found) if isinstance(found, Manifest) else ()
+
+    @_tells("index")
+    def create_index(
+        self,
+        column: str,
+        kind: str,
+        *,
+        min_rows: int | None = None,
+        spark: Any = None,
+        **options: Any,
+    ) -> Indexed:
+        """Index a column in every partition, now and, by `rewrite`, those made later.
+
+        `kind` is one of Lance's: IVF_FLAT, IVF_PQ, IVF_SQ, IVF_RQ, IVF_HNSW_FLAT, IVF_HNSW_PQ or
+        IVF_HNSW_SQ for vectors, INVERTED for words, BTREE, BITMAP, LABEL_LIST, NGRAM, ZONEMAP or
+        BLOOMFILTER for `where`; the options are Lance's too, such as `metric` and `num_partitions`.
+        Partitions with fewer rows than `min_rows` are left without, which the outcome says. It is
+        built in threads, or on the executors of a Spark session; in strong mode all becomes one
+        snapshot, in weak mode each partition is committed for itself. The same call again indexes
+        what was added since, as `optimize_indexes` does for all indexes.
+        """
+        return indexing.create_index(self._unpinned, column, kind, min_rows, spark, options)
+
+    @_tells("index")
+    def optimize_indexes(self, where: str | None = None, *, spark: Any = None) -> Indexed:
+        """Index the rows that the declared indexes do not cover yet, as `rewrite` does too."""
+        return indexing.optimize_indexes(self._unpinned, where, spark)
+
+    @_tells("drop an index of")
+    def drop_index(self, name: str) -> int:
+        """Take an index back, in every partition; returns how many had it."""
+        return indexing.drop_index(self._unpinned, name)
 
     # ── transactions and snapshots ───────────────────────────────────────────────────────────
 
