@@ -20,17 +20,19 @@ from phalanx.errors import NotPartitioned, PhalanxError
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.spark import catalog_changes
-from phalanx.spark.catalog_partitioning import clusters, described, orders
+from phalanx.spark.catalog_partitioning import clusters, described, orders, pruning
 from phalanx.spark.conditions import Translator, together
 from phalanx.spark.options import READ, Options
 from phalanx.spark.partitioning import plain_type, texts
 from phalanx.spark.reading import METADATA_TABLES, schema_of
+from phalanx.spark.row_changes import options_of
 from phalanx.spark.types import spark_schema
 from phalanx.storage import table_folders
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.table.opening import open
+from phalanx.table.row_jobs import RowJob
 from phalanx.table.table import Table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -71,6 +73,16 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
             case "delete":
                 table = open_at(question)
                 return {"deleted": table.delete(_where(table, question))}
+            case "can_delete":
+                return {"can": _can_delete(open_at(question), question)}
+            case "begin_changes":
+                table, version = open_at(question), question.get("version")
+                job = RowJob.begin(
+                    table._written(),
+                    question["command"],
+                    version=None if version is None else int(version),
+                )
+                return {"options": options_of(job)}
             case "partitions":
                 return partitions(open_at(question))
     raise AssertionError(question["do"])
@@ -257,9 +269,13 @@ def open_at(question: Mapping[str, Any]) -> Table:
 def _loaded(table: Table, snapshot: int | datetime | None) -> dict[str, Any]:
     held = table if snapshot is None else table.at(snapshot)
     schema, spec = Schema.of(held.schema), held.spec
+    listing = table._refreshed()
     return {
         "path": table.uri,
         "schema": spark_schema(held.schema).json(),
+        # Rows have ids where a manifest lists the leaves.
+        "row_level": isinstance(listing, Manifest),
+        "pruning": pruning(listing),
         # A query that reads the table twice reads the same rows.
         "options": _snapshot_option(held.newest_snapshot if snapshot is None else snapshot),
         "read_only": snapshot is not None,
@@ -311,6 +327,15 @@ def _where(table: Table, question: Mapping[str, Any]) -> str:
                 "OR, NOT), or write the predicate in phalanx.open(...).delete(where)."
             )
     return to_datafusion(together(found).predicate)
+
+
+def _can_delete(table: Table, question: Mapping[str, Any]) -> bool:
+    """Whether rows can be deleted by the conditions of Spark without reading them by Spark."""
+    try:
+        _where(table, question)
+    except PhalanxError:
+        return False
+    return True
 
 
 def partitions(table: Table) -> dict[str, Any]:

@@ -24,7 +24,10 @@ from phalanx.spark.options import Options
 from phalanx.spark.reading import table_of
 from phalanx.storage.failures import told
 from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
+from phalanx.table.row_ids import identified, leaf_numbers
+from phalanx.table.row_jobs import RowJob
 from phalanx.table.scan import Scan, bound, plan_of
 from phalanx.table.splitting import Piece, pieces
 
@@ -32,8 +35,14 @@ from phalanx.table.splitting import Piece, pieces
 class Query:
     """A table as one query sees it."""
 
-    def __init__(self, options: Options, snapshot: int | None, zone: str) -> None:
-        self.manifest: LeafListing = table_of(options, snapshot)._refreshed()
+    def __init__(
+        self, options: Options, snapshot: int | None, zone: str, job: RowJob | None = None
+    ) -> None:
+        # Rows that are to be changed are read as the change has found them.
+        self.changes_rows = job is not None
+        self.manifest: LeafListing = (
+            table_of(options, snapshot)._refreshed() if job is None else job.manifest
+        )
         self.schema: Schema = self.manifest.properties.schema
         self.split_size = options.size("split_size")
         self._where = bound(options.text("where"), self.schema)
@@ -126,6 +135,21 @@ class Found:
             values = self.plan.leaves[spec_id].take(pa.array(places, pa.int64()))
             holds = may_hold(inclusive(predicate, spec, self.schema), spec, values, len(places))
             kept += [leaf for keep, leaf in zip(holds.tolist(), waiting, strict=False) if keep]
+        return replace(self, leaves=tuple(kept))
+
+    def identified(self) -> Found:
+        """The same leaves, of which rows come with their ids."""
+        assert isinstance(self.manifest, Manifest)
+        kept: list[Leaf] = []
+        waiting = iter(self.leaves)
+        for spec_id, places in self._places():
+            locations = (
+                self.plan.leaves[spec_id].column(LOCATION).take(pa.array(places, pa.int64()))
+            )
+            numbers = leaf_numbers(self.manifest, spec_id, locations.combine_chunks())
+            for number, leaf in zip(numbers.tolist(), waiting, strict=False):
+                pieces = tuple(identified(self.manifest, number, each) for each in leaf.pieces)
+                kept.append(replace(leaf, pieces=pieces))
         return replace(self, leaves=tuple(kept))
 
     def _places(self) -> Iterable[tuple[int, list[int]]]:

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import READ, STREAM_READ, STREAM_WRITE, WRITE, Options
 from phalanx.spark.reading import ScanReader, schema_of, table_of
+from phalanx.spark.row_changes import RowChangeWriter, change_writer_of, job_of
 from phalanx.spark.stream_sink import BatchWriter, stream_writer_of
 from phalanx.spark.stream_source import SnapshotReader
 from phalanx.spark.types import spark_schema
@@ -58,8 +59,10 @@ class PhalanxSource(DataSource):
         return SnapshotReader(dict(self.options), schema)
 
     @told_in_one_line
-    def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
-        """Who writes a DataFrame to the table."""
+    def writer(self, schema: StructType, overwrite: bool) -> TableWriter | RowChangeWriter:
+        """Who writes a DataFrame to the table, or what happens to rows of it."""
+        if (job := job_of(self.options)) is not None:
+            return change_writer_of(job, schema)
         return writer_of(self._options(WRITE, "write"), schema, overwrite)
 
     @told_in_one_line

@@ -168,10 +168,12 @@ def commit(
     shape: LeafShape,
     deletion: Deletion | None,
     prepared: Prepared,
+    replaces: bool = True,
 ) -> int:
     """Add written files and remove rows on the leaf's main branch, in one commit.
 
-    Returns the number of rows removed. They are found anew when another writer was first.
+    Returns the number of rows removed. They are found anew when another writer was first; if it
+    `replaces` what is there, so are those that come at the same moment.
     """
     new = tuple(fragments)
     overtaken = False
@@ -200,7 +202,7 @@ def commit(
         return found.rows_removed
 
     removed = until_won(attempt)
-    if overtaken and new and deletion is not None:
+    if overtaken and replaces and new and deletion is not None:
         return removed + _remove_others(location, new, deletion)
     return removed
 
@@ -258,11 +260,14 @@ def deletion(
 
 
 def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> Change:
-    """What removes the rows at these addresses."""
+    """What removes the rows at these addresses, each of which is there once."""
+    addresses = np.sort(addresses)
     numbers = addresses >> OFFSET_BITS
     updated, removed = [], []
     for fragment in dataset.get_fragments():
-        offsets = addresses[numbers == fragment.fragment_id] & OFFSET_MASK
+        number = np.uint64(fragment.fragment_id)
+        start, end = np.searchsorted(numbers, number), np.searchsorted(numbers, number, "right")
+        offsets = addresses[start:end] & OFFSET_MASK
         if not len(offsets):
             continue
         if len(offsets) == fragment.count_rows():

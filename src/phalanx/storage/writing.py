@@ -50,6 +50,8 @@ class LeafWrite:
     version: int | None
     fragments: tuple[FragmentMetadata, ...] = ()
     deletion: Deletion | None = field(default=None)
+    # Whether rows that others bring at the same moment are to go as well.
+    replaces: bool = True
 
 
 def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Manifest:
@@ -219,6 +221,7 @@ def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: LeafListing) ->
         manifest.shape,
         write.deletion,
         prepared,
+        write.replaces,
     )
 
 
@@ -254,7 +257,7 @@ def merged(writes: Sequence[LeafWrite], deletions: Mapping[str, LeafWrite]) -> l
     by_uri = dict(deletions)
     for write in writes:
         if (other := by_uri.get(write.location.uri)) is not None:
-            write.deletion = other.deletion
+            write.deletion, write.replaces = other.deletion, other.replaces
         by_uri[write.location.uri] = write
     return list(by_uri.values())
 

@@ -26,6 +26,10 @@ _APPEND_THE_REST = (
     "Append the rows of the partitions not written; where these partitions held no other rows, "
     "overwrite_partitions with the same data does it too."
 )
+_ROWS_MAY_BE_TWICE = (
+    "Rows that moved from one partition to another may be in both, or in neither. Look at these "
+    "partitions before you run it again, or use strong mode, where all of it is done or nothing."
+)
 
 
 # Runs a statement, more than once where another writer's commit makes it look again.
@@ -80,6 +84,29 @@ def replace_files(run: Run, rows: Arriving, removed: Sequence[LeafWrite]) -> int
     def statement(target: Target) -> int:
         deletions = {write.location.uri: write for write in removed}
         return target.commit(merged(rows.arrive(target), deletions), "rewrite", _REPEAT)
+
+    run(statement)
+    return rows.rows
+
+
+def change_rows(
+    run: Run,
+    rows: Arriving,
+    removed: Sequence[LeafWrite],
+    operation: str,
+    looked: Predicate | None = None,
+) -> int:
+    """Remove rows that were found before, and add others; how many came.
+
+    Where `looked` says which partitions they were looked for in, rows that another change has
+    brought there are a conflict: they might have been found too.
+    """
+
+    def statement(target: Target) -> int:
+        if looked is not None:
+            target.depend_on(lambda now: plan_of(now, looked).versions, replaced=True)
+        deletions = {write.location.uri: write for write in removed}
+        return target.commit(merged(rows.arrive(target), deletions), operation, _ROWS_MAY_BE_TWICE)
 
     run(statement)
     return rows.rows

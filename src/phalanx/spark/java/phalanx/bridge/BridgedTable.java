@@ -29,8 +29,9 @@ final class BridgedTable extends PythonTable {
         boolean isTable = !options.containsKey("work") && !options.containsKey("metadata_table");
         CaseInsensitiveStringMap own = Hints.without(options);
         return isTable
-                ? new TableScanBuilder(source, schema, own, Hints.of(options))
-                : new ColumnScan.Builder(source, schema, own);
+                ? new TableScanBuilder(
+                        source, schema, own, Hints.of(options), new StructType(), null)
+                : new ColumnScan.Builder(source, schema, own, new StructType());
     }
 
     @Override
