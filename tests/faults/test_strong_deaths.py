@@ -95,6 +95,8 @@ class Whole:
     new: State
     mode: str
     steps: Counter[Step]
+    # What mains showed at first.
+    at_first: Leaves
 
     def times(self) -> Iterator[tuple[Step, int]]:
         """The first and the last time of each step; outside the soak one step of two classes."""
@@ -126,7 +128,8 @@ def whole(template: Path, name: str) -> Whole:
     old = State.of(table)
     with counted() as steps:
         change.run(table)
-    found = Whole(name, change, old, State.of(table), table.mode, steps)
+    at_first = mains(phalanx.open(template)) if change.lists_again else {}
+    found = Whole(name, change, old, State.of(table), table.mode, steps, at_first)
     shutil.rmtree(root)
     return found
 
@@ -188,7 +191,8 @@ def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) ->
         known = old.history.get(number) if table.mode == "strong" else None
         assert seen in ([known] if known else [old.contents, new.contents]), (when, number)
     for key, seen in mains(table).items():
-        states = [state.mains.get(key, Counter()) for state in (old, new)]
+        known = (old.mains, new.mains, expected.at_first)
+        states = [each.get(key, Counter()) for each in known]
         assert seen in states, (when, key)
     check_the_next_writer(Path(table.uri), copy, when, "foreign" in expected.name)
     with suppress(phalanx.SchemaMismatch, phalanx.InvalidSchema):

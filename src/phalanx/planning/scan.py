@@ -112,19 +112,6 @@ class ScanPlan:
         return self.pruning.predicate
 
     @property
-    def versions(self) -> dict[str, int | None]:
-        """The versions of the planned leaves, by object id."""
-        return {
-            name: version
-            for leaves in self.leaves.values()
-            for name, version in zip(
-                leaves.column(OBJECT_ID).to_pylist(),
-                leaves.column(READ_VERSION).to_pylist(),
-                strict=True,
-            )
-        }
-
-    @property
     def planned(self) -> int:
         """How many leaves are to be read."""
         return sum(leaves.num_rows for leaves in self.leaves.values())

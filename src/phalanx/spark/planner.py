@@ -28,6 +28,7 @@ from phalanx.model.predicate import all_of
 from phalanx.model.rendering import summary
 from phalanx.spark import catalog
 from phalanx.spark.answers import answer
+from phalanx.spark.known_tables import KnownTables
 from phalanx.spark.options import READ, Options
 from phalanx.spark.partitioning import (
     counted,
@@ -51,6 +52,7 @@ class Planner:
 
     def __init__(self) -> None:
         self._queries: OrderedDict[str, Query] = OrderedDict()
+        self._tables = KnownTables()
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one question of the classes in Java."""
@@ -76,11 +78,14 @@ class Planner:
         name = question["query"]
         if name not in self._queries:
             source = cloudpickle.loads(base64.b64decode(question["source"]))
+            job = job_of(source.options)
             given = {key: text for key, text in source.options.items() if key != OPTION}
             options = Options.of(given, READ, "read")
-            self._queries[name] = Query(
-                options, source._snapshot, question["zone"], job_of(source.options)
+            # Rows that are to be changed are read as the change has found them.
+            manifest = (
+                self._tables.listing(options, source._snapshot) if job is None else job.manifest
             )
+            self._queries[name] = Query(manifest, options, question["zone"], job is not None)
             while len(self._queries) > _MOST_QUERIES:
                 self._queries.popitem(last=False)
         self._queries.move_to_end(name)

@@ -21,29 +21,23 @@ from phalanx.planning.residual import may_hold
 from phalanx.planning.scan import LOCATION, ScanPlan
 from phalanx.spark.conditions import Condition, Translator, Tree, together
 from phalanx.spark.options import Options
-from phalanx.spark.reading import table_of
 from phalanx.storage.failures import told
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.parallel import in_parallel
 from phalanx.table.row_ids import identified, leaf_numbers
-from phalanx.table.row_jobs import RowJob
 from phalanx.table.scan import Scan, bound, plan_of
-from phalanx.table.splitting import Piece, pieces
+from phalanx.table.splitting import Piece, pieces_of_all
 
 
 class Query:
     """A table as one query sees it."""
 
     def __init__(
-        self, options: Options, snapshot: int | None, zone: str, job: RowJob | None = None
+        self, manifest: LeafListing, options: Options, zone: str, changes_rows: bool = False
     ) -> None:
-        # Rows that are to be changed are read as the change has found them.
-        self.changes_rows = job is not None
-        self.manifest: LeafListing = (
-            table_of(options, snapshot)._refreshed() if job is None else job.manifest
-        )
-        self.schema: Schema = self.manifest.properties.schema
+        self.manifest = manifest
+        self.changes_rows = changes_rows
+        self.schema: Schema = manifest.properties.schema
         self.split_size = options.size("split_size")
         self._where = bound(options.text("where"), self.schema)
         self._translator = Translator(self.schema, zone)
@@ -174,6 +168,6 @@ def _leaves(manifest: LeafListing, plan: ScanPlan, narrower: ScanPlan) -> Iterat
         for place, location in enumerate(leaves.column(LOCATION).to_pylist())
     }
     kept = [(key, scan) for key, scan in zip(listed, scans, strict=True) if key in places]
-    opened = in_parallel(pieces, [scan for _, scan in kept])
+    opened = pieces_of_all([scan for _, scan in kept])
     for (key, scan), found in zip(kept, opened, strict=True):
         yield Leaf(key[0], places[key], scan.predicate, tuple(found))

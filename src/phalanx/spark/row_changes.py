@@ -108,4 +108,4 @@ def committed(
 
 def report(job: RowJob, done: ChangedRows) -> None:
     """Say what was changed, where Spark's own messages go."""
-    print(f"phalanx: {done} of {job.job.root}", file=sys.stderr)
+    print(f"phalanx: {job.job.root}: {done}", file=sys.stderr)

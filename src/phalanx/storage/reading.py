@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import lance
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -38,8 +39,8 @@ ROW_ID = pa.schema(
         pa.field(ROW_ADDRESS, pa.int64(), nullable=False),
     ]
 )
-_LANCE_ADDRESS = "_rowaddr"
 _END = object()
+_ADDRESS = "_rowaddr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class LeafScan:
             with_row_address=not stored or self.leaf is not None,
         )
         if self.leaf is not None:
-            read.append(_LANCE_ADDRESS)
+            read.append(_ADDRESS)
         for found in scanner.to_batches():
             batch = found if self.path is None else self.path.restored(found, read)
             kept = batch if rest == TRUE else readable(batch).filter(matches(rest, batch))
@@ -138,7 +139,7 @@ class LeafScan:
         if self.leaf is None:
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
         leaves = pa.array(np.full(rows.num_rows, self.leaf, np.int64))
-        addresses = addressed.column(_LANCE_ADDRESS).cast(pa.int64())
+        addresses = addressed.column(_ADDRESS).cast(pa.int64())
         return pa.RecordBatch.from_arrays(
             [*arrays, leaves, addresses], schema=pa.schema([*schema, *ROW_ID])
         )
@@ -193,6 +194,40 @@ def columns_read(predicate: Predicate, schema: Schema) -> list[str]:
     """The columns that a predicate reads, in the schema's order."""
     read = {path[0] for path in columns_of(predicate)}
     return [name for name in schema.names if name in read]
+
+
+def addressed(
+    dataset: lance.LanceDataset,
+    predicate: Predicate,
+    schema: Schema,
+    columns: Sequence[str],
+    path: PathValues | None = None,
+    fragments: list[lance.LanceFragment] | None = None,
+) -> Iterator[tuple[npt.NDArray[np.uint64], pa.RecordBatch]]:
+    """The matching rows of a leaf that has the schema: where they are, and some of their columns.
+
+    In the leaf's order; of some fragments, or of all.
+    """
+    inner, rest = for_leaf(predicate, path)
+    read = list(dict.fromkeys([*columns, *columns_read(rest, schema)]))
+    stored = read if path is None else [name for name in read if name not in path.values]
+    scanner = dataset.scanner(
+        columns=stored,
+        filter=None if inner == TRUE else to_lance(inner),
+        fragments=fragments,
+        with_row_address=True,
+        scan_in_order=True,
+        batch_size=_batch_rows(dataset, schema) if columns else None,
+    )
+    wanted = _projected(schema, tuple(columns))
+    for batch in scanner.to_batches():
+        rows = batch if path is None else path.restored(batch, [*read, _ADDRESS])
+        if rest != TRUE:
+            rows = readable(rows).filter(matches(rest, rows))
+        if rows.num_rows:
+            arrays = [rows.column(name) for name in columns]
+            kept = pa.RecordBatch.from_arrays(arrays, schema=wanted)
+            yield rows.column(_ADDRESS).to_numpy(), kept
 
 
 def in_order(

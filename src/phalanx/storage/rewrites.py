@@ -95,8 +95,12 @@ def _alignments(
     for before, after in pairwise(entries):
         # Where the main branch was taken over, it was changed since the snapshot before.
         if after.operation == "change" and after.main is None:
-            yield before.version, after.version
-    rolled_back = (entry.version for entry in entries if entry.operation == "rollback")
+            yield from _both(before, after)
+    rolled_back = (
+        entry.version
+        for entry in entries
+        if entry.operation == "rollback" and entry.version is not None
+    )
     for version in {*versions, *rolled_back}:
         with suppress(PhalanxError, OSError, ValueError):
             if (origin := _origin(location, version)) != version:
@@ -107,7 +111,12 @@ def _compactions(manifest: Manifest, object_id: str) -> Iterator[tuple[int, int]
     """Versions, and what they became when files were written anew as others."""
     for before, after in pairwise(entries_of(manifest, object_id)):
         if after.operation == "rewrite":
-            yield before.version, after.version
+            yield from _both(before, after)
+
+
+def _both(before: Entry, after: Entry) -> Iterator[tuple[int, int]]:
+    if before.version is not None and after.version is not None:
+        yield before.version, after.version
 
 
 def _origin(location: Location, version: int) -> int:

@@ -36,7 +36,8 @@ from phalanx.table import operations
 from phalanx.table.arrivals import Statement, shuffled
 from phalanx.table.job_files import NOTHING, ArrivedFiles, LeafFiles, TaskFiles
 from phalanx.table.job_leaves import NEW, leaves_of
-from phalanx.table.staged import StagedChanges, Start
+from phalanx.table.staged import StagedChanges
+from phalanx.table.strong import Start
 from phalanx.table.transaction import check_marker
 
 APPEND, OVERWRITE, OVERWRITE_PARTITIONS = "append", "overwrite", "overwrite_partitions"

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from phalanx.errors import PhalanxError
 from phalanx.planning.scan import OBJECT_ID
+from phalanx.storage.dropped import with_dropped
 from phalanx.storage.head import Head, head_of
 from phalanx.storage.history_rows import (
     LeafChange,
@@ -219,10 +220,10 @@ def _arrivals(
 def _leaf_scans(manifest: Manifest, wanted: Wanted) -> dict[str, LeafScan]:
     """The scan of each leaf that may have wanted rows, by its object id.
 
-    Planned as the table is now: partitions are never taken away, and files are read in its schema
-    by their field ids.
+    Planned as the table is now, with the partitions that were dropped: files are read in its
+    schema by their field ids.
     """
-    scan = scan_of(manifest, wanted.where, wanted.columns, None)
+    scan = scan_of(with_dropped(manifest), wanted.where, wanted.columns, None)
     names = [
         name
         for spec in scan.plan.pruning.specs

@@ -27,7 +27,9 @@ from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.writing import named
 from phalanx.table.inspection import bytes_of
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
-from phalanx.table.staged import LeafRewrite, Overtaken, StagedChanges, Start
+from phalanx.table.staged import Overtaken, StagedChanges
+from phalanx.table.staged_leaf import LeafRewrite
+from phalanx.table.strong import Start
 from phalanx.table.work import collected
 
 # Iceberg's number of commits, where progress is kept.

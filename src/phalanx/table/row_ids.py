@@ -108,7 +108,7 @@ def removals(manifest: Manifest, rows: Iterable[RowIds]) -> list[LeafWrite]:
             version = write.version if write.version is not None else number & _VERSION_MASK
             addresses = [each.addresses for each in by_leaf[number]]
             write.deletion = _Removal(write.location, version, np.unique(np.concatenate(addresses)))
-            write.replaces = False
+            write.edits = True
             found.append(write)
         start += leaves.num_rows
     return found

@@ -7,6 +7,7 @@ told to the driver, which takes them out of their leaves in the same commit.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,30 +24,13 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.reading import ROW_ADDRESS, ROW_ID, ROW_LEAF
 from phalanx.table.job_files import TaskFiles
 from phalanx.table.jobs import ROW_CHANGES, Committed, WriteJob
+from phalanx.table.merging import MergeCounts
 from phalanx.table.row_ids import RowIds, removals
 
 # What happens to a row.
 OPERATION = "_phalanx_operation"
 DELETE, UPDATE, INSERT = 1, 2, 3
-
-
-@dataclass(frozen=True, slots=True)
-class RowCounts:
-    """How many rows were changed, and how."""
-
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-
-    def __str__(self) -> str:
-        return f"inserted {self.inserted:,}, updated {self.updated:,} and deleted {self.deleted:,} rows"
-
-    def __add__(self, other: RowCounts) -> RowCounts:
-        return RowCounts(
-            self.inserted + other.inserted,
-            self.updated + other.updated,
-            self.deleted + other.deleted,
-        )
+_NONE = MergeCounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +39,21 @@ class TaskChanges:
 
     files: TaskFiles
     gone: tuple[RowIds, ...] = ()
-    counts: RowCounts = RowCounts()
+    counts: MergeCounts = _NONE
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
     """What a job of changes has done."""
 
-    counts: RowCounts
+    counts: MergeCounts
     committed: Committed
     # A job with the same marker was committed before: this one has changed nothing.
     is_repeated: bool = False
 
     def __str__(self) -> str:
         snapshot = self.committed.snapshot
-        told = "" if snapshot is None else f", snapshot {snapshot},"
+        told = "" if snapshot is None else f", snapshot {snapshot}"
         return f"{self.counts}{told}"
 
 
@@ -136,12 +120,12 @@ class RowJob:
         made meanwhile in the partitions that may hold such rows is a conflict, in strong mode:
         it may have brought some. Without it only a change of the same files is.
         """
-        counts = sum((task.counts for task in tasks), RowCounts())
+        counts = functools.reduce(_sum, (task.counts for task in tasks), _NONE)
         with told(f"commit to {self.job.root}"):
             gone = removals(self.manifest, (ids for task in tasks for ids in task.gone))
         done = self.job.commit([task.files for task in tasks], gone, looked)
         if done.is_repeated:
-            return ChangedRows(RowCounts(), done, is_repeated=True)
+            return ChangedRows(_NONE, done, is_repeated=True)
         return ChangedRows(counts, done)
 
 
@@ -149,7 +133,7 @@ class RowJob:
 class _Noted:
     """What a stream of changes does beside the rows that it brings."""
 
-    counts: RowCounts = RowCounts()
+    counts: MergeCounts = _NONE
     _leaves: list[np.ndarray] = field(default_factory=list)
     _addresses: list[np.ndarray] = field(default_factory=list)
 
@@ -163,7 +147,9 @@ class _Noted:
                 self._leaves.append(ids.column(ROW_LEAF).to_numpy(zero_copy_only=False))
                 self._addresses.append(ids.column(ROW_ADDRESS).to_numpy(zero_copy_only=False))
             updated = int((goes & comes).sum())
-            self.counts += RowCounts(int(comes.sum()) - updated, updated, int(goes.sum()) - updated)
+            self.counts += MergeCounts(
+                int(comes.sum()) - updated, updated, int(goes.sum()) - updated
+            )
             if comes.any():
                 rows = batch.drop_columns([OPERATION, *ROW_ID.names])
                 yield rows if comes.all() else pc.filter(rows, pa.array(comes))
@@ -174,6 +160,12 @@ class _Noted:
         if not self._leaves:
             return ()
         return tuple(RowIds.of(np.concatenate(self._leaves), np.concatenate(self._addresses)))
+
+
+def _sum(one: MergeCounts, other: MergeCounts) -> MergeCounts:
+    return MergeCounts(
+        one.inserted + other.inserted, one.updated + other.updated, one.deleted + other.deleted
+    )
 
 
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -31,8 +31,11 @@ from phalanx.table import (
     history,
     hive_upgrade,
     inspection,
+    merging,
     operations,
+    retention,
     strong,
+    updating,
 )
 from phalanx.table.adopt import adopt
 from phalanx.table.arrivals import Statement
@@ -42,8 +45,10 @@ from phalanx.table.health_limits import health_limits
 from phalanx.table.hive_upgrade import UpgradePlan
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import leaf_with, named_key
+from phalanx.table.merging import MergeCounts
 from phalanx.table.moving import Move, plan_move
 from phalanx.table.pinned import check_unpinned
+from phalanx.table.retention import Retained
 from phalanx.table.rewrite_files import planned
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
@@ -194,6 +199,61 @@ class Table:
     def delete(self, where: str) -> int:
         """Remove the rows that match; returns how many."""
         return operations.delete(*self._statements(), where)
+
+    @_tells("update")
+    def update(self, where: str, assignments: Mapping[str, str]) -> int:
+        """Give the rows that match new values, {column: SQL over the old row}; returns how many.
+
+        A row whose partition values change moves to its partition under the newest spec; others
+        stay in their leaf, whichever spec it is of. In weak mode each leaf is updated for itself:
+        rows that move are added to their new leaves before they are removed from their old ones,
+        so that a process that dies in between leaves them there twice, and none is ever lost.
+        """
+        return updating.update(*self._statements(), where, assignments)
+
+    @_tells("merge into")
+    def merge(
+        self,
+        data: Any,
+        on: str | Sequence[str],
+        *,
+        when_matched: str = "update",
+        when_not_matched: str = "insert",
+    ) -> MergeCounts:
+        """Replace the rows that have the key of a row of the data, and add the others; how many.
+
+        `on` is the column, or the columns, of the key. `when_matched` is "update" (the whole row
+        becomes that of the data), "delete" or "ignore", `when_not_matched` "insert" or "ignore".
+        A key that the data has twice is an error. All rows with a key are changed, in whichever
+        partition; NULL matches nothing, and NaN matches NaN. In weak mode each leaf is changed for
+        itself, as `update` does it, and two merges at the same time may both add a key.
+        """
+        return merging.merge(*self._statements(), data, on, when_matched, when_not_matched)
+
+    @_tells("drop partitions of")
+    def drop_partitions(self, where: str) -> int:
+        """Take the partitions all of whose rows match out of the table; returns how many.
+
+        No data is read: their values must decide it, and one that may match in part is refused.
+        In strong mode it is one commit, however many they are; they are not listed any more, and
+        a rollback brings them back until a vacuum has removed them. In weak mode, and in drafts of
+        the format, each becomes empty by a commit of its own, and stays listed with no rows.
+        """
+        return operations.drop_partitions(*self._statements(), where)
+
+    @_tells("retain partitions of")
+    def retain(self, keep: str, *, rows: bool = False, dry_run: bool = False) -> Retained:
+        """Drop the partitions in which `keep` is false for every row; tells which.
+
+        `keep` is a predicate in which `now` and `today` may stand, plus or minus spans of time, as
+        in "event_date >= now - 90 days". No data is read: a partition that may have rows to keep
+        stays whole, unless with `rows` its other rows are deleted. Rows for which it is NULL stay.
+        With `dry_run` nothing changes, and the same is told. It is committed as `drop_partitions`
+        and `delete` are, in strong mode together.
+        """
+        if dry_run:
+            return retention.retain(self._refreshed(), None, keep, rows)
+        return retention.retain(*self._statements(), keep, rows)
 
     @_tells("begin a write to")
     def begin_write(
