@@ -7,6 +7,7 @@ that it began with, and the write changes that state.
 from __future__ import annotations
 
 import base64
+import functools
 import pickle
 import sys
 import zlib
@@ -23,11 +24,15 @@ from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.types import arrow_schema
 from phalanx.spark.workers import settle
 from phalanx.spark.writing import has_many_small_files
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.reading import ROW_ID
+from phalanx.storage.writing import Footprint
 from phalanx.table.gathering import gathered
 from phalanx.table.job_files import TaskFiles
 from phalanx.table.jobs import Committed
+from phalanx.table.operations import versions_of
 from phalanx.table.row_jobs import OPERATION, ChangedRows, RowJob, TaskChanges
+from phalanx.table.scan import plan_of
 
 OPTION = "row_changes"
 
@@ -77,7 +82,8 @@ class RowChangeWriter(DataSourceArrowWriter):
         """Make all changes visible."""
         tasks = [each.changes for each in messages if isinstance(each, RowsChanged)]
         looked = [each.predicate for each in messages if isinstance(each, RowsLooked)]
-        report(self.job, committed(self.job, tasks, looked[0] if looked else None))
+        footprint = None if not looked else functools.partial(_planned, looked[0])
+        report(self.job, committed(self.job, tasks, footprint))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing was committed, or nobody knows: what is not listed vacuum removes."""
@@ -93,7 +99,7 @@ def change_writer_of(job: RowJob, schema: StructType) -> RowChangeWriter:
 
 
 def committed(
-    job: RowJob, tasks: list[TaskChanges], looked: Predicate | None = None
+    job: RowJob, tasks: list[TaskChanges], looked: Footprint | None = None
 ) -> ChangedRows:
     """Commit what the tasks have found; small files of a partition become one, if many are."""
     files = [task.files for task in tasks]
@@ -104,6 +110,10 @@ def committed(
         gone = [replace(task, files=TaskFiles.none()) for task in tasks]
         tasks = gone + [TaskChanges(each) for each in gathered(job.job, files)]
     return job.commit(tasks, looked)
+
+
+def _planned(predicate: Predicate, now: LeafListing) -> dict[str, int | None]:
+    return versions_of(plan_of(now, predicate).leaves)
 
 
 def report(job: RowJob, done: ChangedRows) -> None:

@@ -31,7 +31,7 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
-from phalanx.storage.writing import LeafWrite, remove_unlisted
+from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
 from phalanx.table import operations
 from phalanx.table.arrivals import Statement, shuffled
 from phalanx.table.job_files import NOTHING, ArrivedFiles, LeafFiles, TaskFiles
@@ -182,12 +182,12 @@ class WriteJob:
         self,
         tasks: Sequence[TaskFiles],
         removed: Sequence[LeafWrite] = (),
-        looked: Predicate | None = None,
+        looked: Footprint | None = None,
     ) -> Committed:
         """Make the files of all tasks visible: at once in strong mode, else leaf by leaf.
 
         `removed` is what goes with a move or a change of rows; `looked` says where the rows to
-        change were looked for, if others must not have changed any there.
+        change were looked for, if others must not have brought any there.
         """
         if self.done is not None:
             return Committed(0, 0, 0, self.done, is_repeated=True)
@@ -195,7 +195,7 @@ class WriteJob:
             return self._commit(tasks, removed, looked)
 
     def _commit(
-        self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite], looked: Predicate | None
+        self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite], looked: Footprint | None
     ) -> Committed:
         manifest = Manifest.open(self.root) if self.hive is None else self._unchanged()
         base = self._base(manifest)

@@ -23,6 +23,7 @@ from phalanx.storage.parallel import THREADS, in_parallel
 from phalanx.storage.path_values import path_values
 from phalanx.storage.shuffle import Shuffled
 from phalanx.storage.writing import (
+    Footprint,
     LeafWrite,
     deleting,
     deleting_keys,
@@ -107,7 +108,7 @@ def change_rows(
     rows: Arriving,
     removed: Sequence[LeafWrite],
     operation: str,
-    looked: Predicate | None = None,
+    looked: Footprint | None = None,
 ) -> int:
     """Remove rows that were found before, and add others; how many came.
 
@@ -117,7 +118,7 @@ def change_rows(
 
     def statement(target: Target) -> int:
         if looked is not None:
-            target.depend_on(lambda now: versions_of(plan_of(now, looked).leaves), replaced=True)
+            target.depend_on(looked, replaced=True)
         gone = {write.location.uri: replace(write) for write in removed}
         writes = merged(rows.arrive(target), gone)
         for write in writes:

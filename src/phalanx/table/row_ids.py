@@ -90,7 +90,15 @@ class RowIds:
         return np.cumsum(steps).astype(np.uint64)
 
 
-def removals(manifest: Manifest, rows: Iterable[RowIds]) -> list[LeafWrite]:
+@dataclass(frozen=True, slots=True)
+class RowRemoval:
+    """The removal of so many rows from a leaf."""
+
+    write: LeafWrite
+    rows: int
+
+
+def removals(manifest: Manifest, rows: Iterable[RowIds]) -> list[RowRemoval]:
     """The removal of rows, each of which counts once, from the leaves that they were read in."""
     by_leaf: dict[int, list[RowIds]] = {}
     for each in rows:
@@ -98,7 +106,7 @@ def removals(manifest: Manifest, rows: Iterable[RowIds]) -> list[LeafWrite]:
     numbers = np.array(sorted(by_leaf), np.int64)
     places = numbers >> _VERSION_BITS
     _check_once(manifest, places)
-    found: list[LeafWrite] = []
+    found: list[RowRemoval] = []
     start = 0
     for spec_id, leaves in _in_order(manifest):
         is_here = (places >= start) & (places < start + leaves.num_rows)
@@ -106,10 +114,10 @@ def removals(manifest: Manifest, rows: Iterable[RowIds]) -> list[LeafWrite]:
         writes = leaf_writes(manifest, spec_id, chosen, [None] * chosen.num_rows)
         for write, number in zip(writes, numbers[is_here].tolist(), strict=True):
             version = write.version if write.version is not None else number & _VERSION_MASK
-            addresses = [each.addresses for each in by_leaf[number]]
-            write.deletion = _Removal(write.location, version, np.unique(np.concatenate(addresses)))
-            write.edits = True
-            found.append(write)
+            told = np.concatenate([each.addresses for each in by_leaf[number]])
+            addresses = np.unique(told)
+            write.deletion, write.edits = _Removal(write.location, version, addresses), True
+            found.append(RowRemoval(write, len(addresses)))
         start += leaves.num_rows
     return found
 

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import PhalanxError
-from phalanx.model.predicate import Predicate
+from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.reading import ROW_ADDRESS, ROW_ID, ROW_LEAF
+from phalanx.storage.writing import Footprint
 from phalanx.table.job_files import TaskFiles
 from phalanx.table.jobs import ROW_CHANGES, Committed, WriteJob
 from phalanx.table.merging import MergeCounts
@@ -113,17 +113,25 @@ class RowJob:
 
     # ── on the driver ────────────────────────────────────────────────────────────────────────
 
-    def commit(self, tasks: Sequence[TaskChanges], looked: Predicate | None = None) -> ChangedRows:
+    def commit(self, tasks: Sequence[TaskChanges], looked: Footprint | None = None) -> ChangedRows:
         """Make all changes visible: at once in strong mode, else partition by partition.
 
-        With `looked`, the predicate by which rows were looked for, a change that another job has
-        made meanwhile in the partitions that may hold such rows is a conflict, in strong mode:
-        it may have brought some. Without it only a change of the same files is.
+        With `looked`, which tells the partitions that rows were looked for in, a change that
+        another job has made there meanwhile is a conflict, in strong mode: it may have brought
+        some. Without it only a change of the same files is.
         """
         counts = functools.reduce(_sum, (task.counts for task in tasks), _NONE)
         with told(f"commit to {self.job.root}"):
             gone = removals(self.manifest, (ids for task in tasks for ids in task.gone))
-        done = self.job.commit([task.files for task in tasks], gone, looked)
+        rows = sum(each.rows for each in gone)
+        if counts.updated and rows < counts.updated + counts.deleted:
+            raise SchemaMismatch(
+                f"Cannot {self.job.operation} rows of {self.job.root}: one of them would be "
+                "changed more than once. Keep one row for each key in the source."
+            )
+        counts = replace(counts, deleted=rows - counts.updated)
+        writes = [each.write for each in gone]
+        done = self.job.commit([task.files for task in tasks], writes, looked)
         if done.is_repeated:
             return ChangedRows(_NONE, done, is_repeated=True)
         return ChangedRows(counts, done)
@@ -147,9 +155,8 @@ class _Noted:
                 self._leaves.append(ids.column(ROW_LEAF).to_numpy(zero_copy_only=False))
                 self._addresses.append(ids.column(ROW_ADDRESS).to_numpy(zero_copy_only=False))
             updated = int((goes & comes).sum())
-            self.counts += MergeCounts(
-                int(comes.sum()) - updated, updated, int(goes.sum()) - updated
-            )
+            counts = MergeCounts(int(comes.sum()) - updated, updated, int(goes.sum()) - updated)
+            self.counts = _sum(self.counts, counts)
             if comes.any():
                 rows = batch.drop_columns([OPERATION, *ROW_ID.names])
                 yield rows if comes.all() else pc.filter(rows, pa.array(comes))
