@@ -38,6 +38,9 @@ from phalanx.table.table import Table
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_KEYS = {"spec_id", "location", "read_version", "rows", "bytes"}
 _MISSING = {"missing": True}
+_STAGED, _REPLACED = "_staged-", "_replaced-"
+# No statement takes so long to write its next file.
+_LEFT = timedelta(days=1)
 # The location follows from the name: Spark shows no LOCATION in SHOW CREATE TABLE then.
 _OURS = {"provider": "phalanx", "is_managed_location": "true"}
 
@@ -211,7 +214,9 @@ class Catalog:
             )
         staged = place
         if place.is_local:
-            staged = self.place([*name[:-1], f"_staged-{uuid.uuid4().hex}"])
+            # Those of a driver that died.
+            table_folders.remove_left(self.place(name[:-1]), (_STAGED, _REPLACED), _LEFT)
+            staged = self.place([*name[:-1], f"{_STAGED}{uuid.uuid4().hex}"])
         table = catalog_changes.made(staged, question)
         loaded = _loaded(table, None)
         return {**loaded, "staged": staged.uri, "may_replace": question["may_replace"]}
@@ -225,7 +230,7 @@ class Catalog:
         if self._table(name) is not None:
             if not may_replace:
                 return {"exists": True}
-            old = self.place([*name[:-1], f"_replaced-{uuid.uuid4().hex}"])
+            old = self.place([*name[:-1], f"{_REPLACED}{uuid.uuid4().hex}"])
         table_folders.move_table(source, place, old)
         if old is not None:
             # The new table is there: what is left of the old one is hidden, and harms nobody.
