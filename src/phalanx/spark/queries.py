@@ -23,6 +23,8 @@ from phalanx.spark.conditions import Condition, Translator, Tree, together
 from phalanx.spark.options import Options
 from phalanx.storage.failures import told
 from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.manifest import Manifest
+from phalanx.table.row_ids import identified, leaf_numbers
 from phalanx.table.scan import Scan, bound, plan_of
 from phalanx.table.splitting import Piece, pieces_of_all
 
@@ -30,8 +32,11 @@ from phalanx.table.splitting import Piece, pieces_of_all
 class Query:
     """A table as one query sees it."""
 
-    def __init__(self, manifest: LeafListing, options: Options, zone: str) -> None:
+    def __init__(
+        self, manifest: LeafListing, options: Options, zone: str, changes_rows: bool = False
+    ) -> None:
         self.manifest = manifest
+        self.changes_rows = changes_rows
         self.schema: Schema = manifest.properties.schema
         self.split_size = options.size("split_size")
         self._where = bound(options.text("where"), self.schema)
@@ -124,6 +129,21 @@ class Found:
             values = self.plan.leaves[spec_id].take(pa.array(places, pa.int64()))
             holds = may_hold(inclusive(predicate, spec, self.schema), spec, values, len(places))
             kept += [leaf for keep, leaf in zip(holds.tolist(), waiting, strict=False) if keep]
+        return replace(self, leaves=tuple(kept))
+
+    def identified(self) -> Found:
+        """The same leaves, of which rows come with their ids."""
+        assert isinstance(self.manifest, Manifest)
+        kept: list[Leaf] = []
+        waiting = iter(self.leaves)
+        for spec_id, places in self._places():
+            locations = (
+                self.plan.leaves[spec_id].column(LOCATION).take(pa.array(places, pa.int64()))
+            )
+            numbers = leaf_numbers(self.manifest, spec_id, locations.combine_chunks())
+            for number, leaf in zip(numbers.tolist(), waiting, strict=False):
+                pieces = tuple(identified(self.manifest, number, each) for each in leaf.pieces)
+                kept.append(replace(leaf, pieces=pieces))
         return replace(self, leaves=tuple(kept))
 
     def _places(self) -> Iterable[tuple[int, list[int]]]:

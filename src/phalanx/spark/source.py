@@ -18,6 +18,7 @@ from phalanx.spark.options import (
     wants_changes,
 )
 from phalanx.spark.reading import ScanReader, schema_of, table_of
+from phalanx.spark.row_changes import RowChangeWriter, change_writer_of, job_of
 from phalanx.spark.stream_sink import BatchWriter, stream_writer_of
 from phalanx.spark.stream_source import SnapshotReader
 from phalanx.spark.types import spark_schema
@@ -74,8 +75,10 @@ class PhalanxSource(DataSource):
         return kind(dict(self.options), schema)
 
     @told_in_one_line
-    def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
-        """Who writes a DataFrame to the table."""
+    def writer(self, schema: StructType, overwrite: bool) -> TableWriter | RowChangeWriter:
+        """Who writes a DataFrame to the table, or what happens to rows of it."""
+        if (job := job_of(self.options)) is not None:
+            return change_writer_of(job, schema)
         return writer_of(self._options(WRITE, "write"), schema, overwrite)
 
     @told_in_one_line

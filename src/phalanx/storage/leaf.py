@@ -282,11 +282,14 @@ def deletion(
 
 
 def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> Change:
-    """What removes the rows at these addresses."""
+    """What removes the rows at these addresses, each of which is there once."""
+    addresses = np.sort(addresses)
     numbers = addresses >> OFFSET_BITS
     updated, removed = [], []
     for fragment in dataset.get_fragments():
-        offsets = addresses[numbers == fragment.fragment_id] & OFFSET_MASK
+        number = np.uint64(fragment.fragment_id)
+        start, end = np.searchsorted(numbers, number), np.searchsorted(numbers, number, "right")
+        offsets = addresses[start:end] & OFFSET_MASK
         if not len(offsets):
             continue
         if len(offsets) == fragment.count_rows():

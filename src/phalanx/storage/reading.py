@@ -32,6 +32,14 @@ _LIKELY_COMPRESSION = 2
 _FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
 # A leaf is decoded by several threads of Lance, and the next ones should be under way by then.
 SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
+# By what a change finds a row again: which leaf, and where in that version of it.
+ROW_LEAF, ROW_ADDRESS = "_phalanx_leaf", "_phalanx_address"
+ROW_ID = pa.schema(
+    [
+        pa.field(ROW_LEAF, pa.int64(), nullable=False),
+        pa.field(ROW_ADDRESS, pa.int64(), nullable=False),
+    ]
+)
 _END = object()
 _ADDRESS = "_rowaddr"
 # What is read piece by piece: scans of leaves, or parts of them; and what comes of them.
@@ -53,6 +61,8 @@ class LeafScan:
     fragments: tuple[int, ...] | None = None
     # What the path holds, in a layout whose leaves do not hold all columns.
     path: PathValues | None = None
+    # What rows have as their leaf where they come with their ids, as two more columns.
+    leaf: int | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The matching rows, in the leaf's order."""
@@ -95,16 +105,15 @@ class LeafScan:
             batch_size=batch_rows(dataset, self.schema),
             batch_readahead=_BATCHES_AHEAD,
             # Rows without columns are counted by something.
-            with_row_address=not stored,
+            with_row_address=not stored or self.leaf is not None,
         )
-        schema = _projected(self.schema, self.columns)
+        if self.leaf is not None:
+            read.append(_ADDRESS)
         for found in scanner.to_batches():
             batch = found if self.path is None else self.path.restored(found, read)
             kept = batch if rest == TRUE else readable(batch).filter(matches(rest, batch))
             if kept.num_rows:
-                yield pa.RecordBatch.from_arrays(
-                    [kept.column(name) for name in self.columns], schema=schema
-                )
+                yield self._given(kept, kept)
 
     def _chosen(self, dataset: lance.LanceDataset) -> list[lance.LanceFragment] | None:
         if self.fragments is None:
@@ -114,19 +123,30 @@ class LeafScan:
 
     def _reconciled_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
         leaf = schema_of(dataset)
-        schema = _projected(self.schema, self.columns)
         scanner = dataset.scanner(
             fragments=self._chosen(dataset),
             scan_in_order=True,
             batch_size=batch_rows(dataset, self.schema),
+            with_row_address=self.leaf is not None,
         )
         for batch in scanner.to_batches():
             rows = reconciled(batch, leaf, self.schema)
-            kept = readable(rows).filter(matches(self.predicate, rows))
+            wanted = matches(self.predicate, rows)
+            kept = readable(rows).filter(wanted)
             if kept.num_rows:
-                yield pa.RecordBatch.from_arrays(
-                    [kept.column(name) for name in self.columns], schema=schema
-                )
+                yield self._given(kept, batch if self.leaf is None else batch.filter(wanted))
+
+    def _given(self, rows: pa.RecordBatch, addressed: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that are wanted, and the ids of the rows if they are."""
+        arrays = [rows.column(name) for name in self.columns]
+        schema = _projected(self.schema, self.columns)
+        if self.leaf is None:
+            return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        leaves = pa.array(np.full(rows.num_rows, self.leaf, np.int64))
+        addresses = addressed.column(_ADDRESS).cast(pa.int64())
+        return pa.RecordBatch.from_arrays(
+            [*arrays, leaves, addresses], schema=pa.schema([*schema, *ROW_ID])
+        )
 
 
 @lru_cache(maxsize=256)

@@ -345,7 +345,7 @@ def merged(writes: Sequence[LeafWrite], deletions: Mapping[str, LeafWrite]) -> l
     by_uri = dict(deletions)
     for write in writes:
         if (other := by_uri.get(write.location.uri)) is not None:
-            write.deletion = other.deletion
+            write.deletion, write.edits = other.deletion, other.edits
         by_uri[write.location.uri] = write
     return list(by_uri.values())
 

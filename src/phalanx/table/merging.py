@@ -66,8 +66,7 @@ def merge(
 
     Only leaves that can hold one of the keys are opened, and of these the keys are read first.
     """
-    _check_choice("when_matched", when_matched, _MATCHED)
-    _check_choice("when_not_matched", when_not_matched, _NOT_MATCHED)
+    check_choices(when_matched, when_not_matched)
     with Shelf() as shelf:
         source = merge_source(data, on, manifest.properties.schema, shelf)
         inserted = 0
@@ -94,6 +93,12 @@ def merge(
     if when_matched == "delete":
         return MergeCounts(inserted, 0, changed)
     return MergeCounts(inserted, changed, 0)
+
+
+def check_choices(when_matched: str, when_not_matched: str) -> None:
+    """Refuse what a merge cannot do."""
+    _check_choice("when_matched", when_matched, _MATCHED)
+    _check_choice("when_not_matched", when_not_matched, _NOT_MATCHED)
 
 
 def _check_choice(name: str, given: str, choices: Sequence[str]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from phalanx.storage.parallel import THREADS, in_parallel
 from phalanx.storage.path_values import path_values
 from phalanx.storage.shuffle import Shuffled
 from phalanx.storage.writing import (
+    Footprint,
     LeafWrite,
     deleting,
     deleting_keys,
@@ -38,6 +39,10 @@ REPEAT = "Call it again with the same arguments: that gives the same table as on
 _APPEND_THE_REST = (
     "Append the rows of the partitions not written; where these partitions held no other rows, "
     "overwrite_partitions with the same data does it too."
+)
+_ROWS_MAY_BE_TWICE = (
+    "Rows that moved from one partition to another may be in both, or in neither. Look at these "
+    "partitions before you run it again, or use strong mode, where all of it is done or nothing."
 )
 
 
@@ -98,6 +103,35 @@ def replace_files(run: Run, rows: Arriving, removed: Sequence[LeafWrite]) -> int
     return rows.rows
 
 
+def change_rows(
+    run: Run,
+    rows: Arriving,
+    removed: Sequence[LeafWrite],
+    operation: str,
+    looked: Footprint | None = None,
+) -> int:
+    """Remove rows that were found before, and add others; how many came.
+
+    Where `looked` says which partitions they were looked for in, rows that another change has
+    brought there are a conflict: they might have been found too.
+    """
+
+    def statement(target: Target) -> int:
+        if looked is not None:
+            target.depend_on(looked, replaced=True)
+        gone = {write.location.uri: replace(write) for write in removed}
+        writes = merged(rows.arrive(target), gone)
+        for write in writes:
+            write.gives = write.deletion is not None
+            if write.deletion is None:
+                # Others give some of these rows up: they are here before they are gone there.
+                write.moved, write.fragments = write.fragments, ()
+        return target.commit(writes, operation, _ROWS_MAY_BE_TWICE)
+
+    run(statement)
+    return rows.rows
+
+
 def _replace(
     run: Run, rows: Arriving, removed: Callable[[LeafListing], Iterable[LeafWrite]], operation: str
 ) -> int:
@@ -150,7 +184,7 @@ def _dropped_versions(manifest: LeafListing, predicate: Predicate) -> dict[str, 
     return versions_of(whole_partitions(manifest, predicate).whole)
 
 
-def versions_of(leaves: Leaves) -> dict[str, int | None]:
+def versions_of(leaves: Mapping[int, pa.Table]) -> dict[str, int | None]:
     """The versions of some leaves, by object id."""
     return {
         name: version

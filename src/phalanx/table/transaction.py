@@ -17,7 +17,7 @@ from tenacity import (
 
 from phalanx.errors import PhalanxError
 from phalanx.model.predicate import Predicate
-from phalanx.planning.scan import OBJECT_ID, READ_VERSION, ScanPlan
+from phalanx.planning.scan import ScanPlan
 from phalanx.storage.failures import told
 from phalanx.storage.manifest import Manifest
 from phalanx.table import merging, operations, updating
@@ -140,7 +140,9 @@ class Transaction:
     def _read(self, where: str | None) -> tuple[Manifest, Predicate]:
         manifest = self._manifest
         predicate = bound(where, manifest.properties.schema)
-        self._changes.depend_on(lambda now: _versions(plan_of(now, predicate)), replaced=False)
+        self._changes.depend_on(
+            lambda now: operations.versions_of(plan_of(now, predicate).leaves), replaced=False
+        )
         return manifest, predicate
 
     @property
@@ -190,15 +192,3 @@ def check_marker(marker: object) -> None:
             f"Cannot mark a transaction as {marker!r}: expected a text without line breaks and "
             "other invisible characters."
         )
-
-
-def _versions(plan: ScanPlan) -> dict[str, int | None]:
-    return {
-        name: version
-        for leaves in plan.leaves.values()
-        for name, version in zip(
-            leaves.column(OBJECT_ID).to_pylist(),
-            leaves.column(READ_VERSION).to_pylist(),
-            strict=True,
-        )
-    }

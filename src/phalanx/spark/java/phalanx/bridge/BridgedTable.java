@@ -32,8 +32,9 @@ final class BridgedTable extends PythonTable {
                         && !"true".equalsIgnoreCase(options.get("changes"));
         CaseInsensitiveStringMap own = Hints.without(options);
         return isTable
-                ? new TableScanBuilder(source, schema, own, Hints.of(options))
-                : new ColumnScan.Builder(source, schema, own);
+                ? new TableScanBuilder(
+                        source, schema, own, Hints.of(options), new StructType(), null)
+                : new ColumnScan.Builder(source, schema, own, new StructType());
     }
 
     @Override

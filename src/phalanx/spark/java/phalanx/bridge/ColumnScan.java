@@ -70,12 +70,19 @@ final class ColumnScan extends PythonScan {
         final Source source;
         final StructType schema;
         final CaseInsensitiveStringMap options;
+        // Columns that are there for who names them.
+        final StructType hidden;
         StructType columns;
 
-        Builder(Source source, StructType schema, CaseInsensitiveStringMap options) {
+        Builder(
+                Source source,
+                StructType schema,
+                CaseInsensitiveStringMap options,
+                StructType hidden) {
             this.source = source;
             this.schema = schema;
             this.options = options;
+            this.hidden = hidden;
             this.columns = schema;
         }
 
@@ -84,7 +91,9 @@ final class ColumnScan extends PythonScan {
             StructField[] kept = required.fields().clone();
             for (int i = 0; i < kept.length; i++) {
                 // A struct comes whole, also where the query needs a part of it.
-                kept[i] = schema.apply(kept[i].name());
+                String name = kept[i].name();
+                boolean isHidden = !hidden.isEmpty() && hidden.getFieldIndex(name).isDefined();
+                kept[i] = (isHidden ? hidden : schema).apply(name);
             }
             columns = new StructType(kept.length > 0 ? kept : narrowest());
         }
