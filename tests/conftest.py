@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from processes import JAVA_OPTIONS
+
 settings.register_profile(
     "test",
     max_examples=100,
@@ -27,9 +29,7 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("PHALANX_PROFILE", "test"))
 
-# A JVM of tests ends before the thorough compiler and a parallel collector have paid: it starts
-# with half the work without them. Every process that starts Spark inherits it.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Every process that starts Spark inherits them.
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_name, JAVA_OPTIONS)
 

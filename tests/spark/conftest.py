@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import phalanx.spark
+from processes import JAVA_OPTIONS
 
 LOCAL = "local[2, 3]"
 MASTER = os.environ.get("PHALANX_TEST_MASTER", LOCAL)
@@ -32,7 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "America/New_York",
         "spark.driver.memory": "1g",
         # Derby writes its log there.
-        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={tmp_path_factory.mktemp('derby')}",
     }
     builder = SparkSession.builder.appName("tests")
