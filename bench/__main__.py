@@ -9,23 +9,25 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import ducklake, importing, model, rewrite, spark, storage, strong
+from bench import ducklake, importing, model, rewrite, rows, search, spark, storage, strong
 
 
 def main() -> None:
-    rows = int(os.environ.get("PHALANX_BENCH_ROWS", "10_000_000"))
-    print(f"{rows:,} rows, {os.cpu_count()} cores; the best of several runs of each\n")
+    count = int(os.environ.get("PHALANX_BENCH_ROWS", "10_000_000"))
+    print(f"{count:,} rows, {os.cpu_count()} cores; the best of several runs of each\n")
     parts = {
         "model": model.benchmarks,
         "ducklake": ducklake.benchmarks,
         "rewrite": rewrite.benchmarks,
         "storage": storage.benchmarks,
         "strong": strong.benchmarks,
+        "rows": rows.benchmarks,
+        "search": search.benchmarks,
         "spark": spark.benchmarks,
         "importing": importing.benchmarks,
     }
     for name in sys.argv[1:] or parts:
-        for measured in parts[name](rows):
+        for measured in parts[name](count):
             print(measured, flush=True)
 
 

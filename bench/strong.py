@@ -86,7 +86,7 @@ def _against_weak(rows: int, folder: Path) -> Iterator[Result]:
 def _by_table_rows(folder: Path) -> Iterator[Result]:
     appends: dict[str, Callable[[], object]] = {}
     for size in _TABLE_ROWS:
-        table = _bulk(folder / str(size), size)
+        table = bulk_table(folder / str(size), size)
         appends[str(size)] = partial(table.append, few_rows(0))
         appends[str(size)]()
     medians = in_turns(appends, _COMMITS, median)
@@ -99,7 +99,7 @@ def _by_table_rows(folder: Path) -> Iterator[Result]:
         yield _steps(f"{what}, {int(label):,} table rows", append, _COMMITS)
 
 
-def _bulk(root: Path, partitions: int) -> phalanx.Table:
+def bulk_table(root: Path, partitions: int) -> phalanx.Table:
     """A table of so many partitions, as one transaction leaves its manifest; one has a leaf."""
     rows = few_rows(0)
     table = phalanx.create(root, rows.schema, "tenant", transaction="strong")

@@ -34,6 +34,7 @@ from phalanx.model.partition_by import (
 # Where it is defined, `hash` would take the place of Python's own.
 from phalanx.model.partition_by import hashed as hash
 from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.table.feed import ChangeFeed
 from phalanx.table.opening import create, open
 from phalanx.table.scan import Scan
 from phalanx.table.table import Table
@@ -54,6 +55,7 @@ except PackageNotFoundError:
     __version__ = "0+sources"
 
 __all__ = [
+    "ChangeFeed",
     "CommitConflict",
     "ForeignWrite",
     "InvalidCatalog",

@@ -124,7 +124,10 @@ class Record:
 
 
 def count(race: Race, number: int, transactions: int, keys: list[str], isolation: str) -> None:
-    """Add one to some counters at once, and a line to the log of each; conflicts start again."""
+    """Add one to some counters at once, and a line to the log of each; conflicts start again.
+
+    Each process has its own way to do that.
+    """
     chance = random.Random(number)
 
     def step(txn: phalanx.Transaction, name: str) -> Iterator[Operation]:
@@ -134,7 +137,13 @@ def count(race: Race, number: int, transactions: int, keys: list[str], isolation
         yield from (read(key, by) for key, (_, by) in seen.items())
         listed = ",".join(chosen)
         one_more = [(key, "counter", n + 1, name, "") for key, (n, _) in seen.items()]
-        assert txn.overwrite(_rows(one_more), where) == len(chosen)
+        match number % 4:
+            case 1:
+                assert txn.update(where, {"n": "n + 1", "by": f"'{name}'"}) == len(chosen)
+            case 2:
+                assert txn.merge(_rows(one_more), ["k", "kind"]).updated == len(chosen)
+            case _:
+                assert txn.overwrite(_rows(one_more), where) == len(chosen)
         yield from (write(key, name) for key in chosen)
         txn.append(_rows([(key, "log", 1, name, listed) for key in chosen]))
         own = _counters(txn.scan(where).to_arrow())

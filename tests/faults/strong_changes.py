@@ -44,6 +44,8 @@ class Change:
     prepare: Callable[[phalanx.Table], object] = _nothing
     repeats: bool = False
     is_atomic: bool = True
+    # Leaves that are listed again show stock clients what they had, until their mains follow.
+    lists_again: bool = False
 
 
 def _transact(table: phalanx.Table) -> None:
@@ -101,6 +103,26 @@ CHANGES = {
         prepare=lambda table: table.evolve([phalanx.bucket("n", 2)]),
     ),
     "vacuum": Change(lambda table: table.vacuum(timedelta(0))),
+    "update": Change(
+        lambda table: table.update(
+            "n IN (1, 3)", {"n": "n + 100", "k": "CASE WHEN k = 'a' THEN 'new' ELSE k END"}
+        )
+    ),
+    "merge": Change(
+        lambda table: table.merge(rows(("a", 1), ("c", 3), ("b", 30), ("new", 31)), "n")
+    ),
+    "drop partitions": Change(lambda table: table.drop_partitions("k IN ('a', 'c')")),
+    "append to a dropped partition": Change(
+        lambda table: table.append(rows(("a", 10), ("b", 10))),
+        prepare=lambda table: table.drop_partitions("k <> 'c'"),
+        repeats=True,
+        lists_again=True,
+    ),
+    "rollback of a drop": Change(
+        lambda table: table.rollback(5),
+        prepare=lambda table: table.drop_partitions("k IN ('a', 'c')"),
+    ),
+    "index": Change(lambda table: table.create_index("n", "BTREE")),
 }
 
 

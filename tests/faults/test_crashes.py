@@ -89,6 +89,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 NEW = rows([1, 6, None, 6], 100)
 REPLACING = rows([2, 10, None], 200)
+NINES = pa.array([[9, 9]] * 2, SCHEMA.field("v").type)
+CHANGED = rows([1, 2], 3).set_column(4, SCHEMA.field("v"), NINES)
 CHANGES: dict[str, Callable[[phalanx.Table], Any]] = {
     "append": lambda table: table.append(NEW),
     "overwrite": lambda table: table.overwrite(rows([4, 5], 4), "n < 8"),
@@ -96,6 +98,9 @@ CHANGES: dict[str, Callable[[phalanx.Table], Any]] = {
     "delete": lambda table: table.delete("n % 2 = 0 AND k IS NOT NULL"),
     "delete_nested": lambda table: table.delete("s.in.c IS NULL"),
     "evolve": lambda table: table.evolve(["k", phalanx.truncate("n", 10)]),
+    "update": lambda table: table.update("k = 1 AND v IS NOT NULL", {"v": "NULL"}),
+    "merge": lambda table: table.merge(pa.concat_tables([CHANGED, NEW.slice(0, 2)]), "n"),
+    "drop_partitions": lambda table: table.drop_partitions("k = 2 OR k IS NULL"),
 }
 SCHEMA_CHANGES: dict[str, Callable[[phalanx.Table], Any]] = {
     "add": lambda table: table.add_column(pa.field("new", pa.struct([("p", pa.int8())]))),
@@ -281,6 +286,30 @@ def test_a_killed_process(template: Path, tmp_path: Path, name: str, moment: int
     if name != "append":
         assert contents(table) == new
     assert is_aligned(table)
+
+
+def test_rows_that_an_update_moves_are_never_lost(template: Path, tmp_path: Path) -> None:
+    """Dead in between they are there twice, and nothing else is changed."""
+
+    def update(table: phalanx.Table) -> None:
+        table.update("n IN (3, 30)", {"k": "k + 10"})
+
+    old, new = (
+        sum(found.values(), Counter())
+        for found in (contents(phalanx.open(template)), after(template, tmp_path, update))
+    )
+    assert len(old - new) == len(new - old) == 2
+    seen = set()
+    moment = 0
+    while die(root := copied(template, tmp_path, moment), update, moment):
+        found = sum(contents(phalanx.open(root)).values(), Counter())
+        assert old & new <= found <= old | new, moment
+        numbers = Counter(row[2] for row in found)
+        assert numbers.keys() == {row[2] for row in old}, moment
+        seen.add(found.total())
+        shutil.rmtree(root)
+        moment += 1 if moment < 8 else EVERY
+    assert {old.total(), old.total() + 2} <= seen
 
 
 def test_a_move_dies_at_any_moment(template: Path, tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import phalanx
 from faults.deaths import counted, failing_at, killed_at
 from faults.strong_changes import CHANGES, Change, make_template, prepared
+from phalanx.storage.history_rows import snapshots_in
 from phalanx.storage.location import session
 from phalanx.storage.steps import Step
 
@@ -32,6 +34,7 @@ ERRORS = [OSError, KeyboardInterrupt] if SOAK else [OSError]
 CREATION = {Step.MANIFEST_CREATED}
 CLASSES = (
     (Step.LEAF_CREATED, Step.FILES_WRITTEN, Step.DELETIONS_WRITTEN, Step.VERSION_STAGED),
+    (Step.UPDATES_WRITTEN,),
     (Step.COMMITTING, Step.MANIFEST_WRITTEN, Step.COMMITTED),
     (Step.MAIN_RESTORED, Step.PUBLISHED),
     (
@@ -95,6 +98,8 @@ class Whole:
     new: State
     mode: str
     steps: Counter[Step]
+    # What mains showed at first.
+    at_first: Leaves
 
     def times(self) -> Iterator[tuple[Step, int]]:
         """The first and the last time of each step; outside the soak one step of two classes."""
@@ -126,7 +131,8 @@ def whole(template: Path, name: str) -> Whole:
     old = State.of(table)
     with counted() as steps:
         change.run(table)
-    found = Whole(name, change, old, State.of(table), table.mode, steps)
+    at_first = mains(phalanx.open(template)) if change.lists_again else {}
+    found = Whole(name, change, old, State.of(table), table.mode, steps, at_first)
     shutil.rmtree(root)
     return found
 
@@ -187,8 +193,11 @@ def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) ->
     for number, seen in history(table).items():
         known = old.history.get(number) if table.mode == "strong" else None
         assert seen in ([known] if known else [old.contents, new.contents]), (when, number)
+    if table.mode == "strong":
+        check_changes(table, when)
     for key, seen in mains(table).items():
-        states = [state.mains.get(key, Counter()) for state in (old, new)]
+        known = (old.mains, new.mains, expected.at_first)
+        states = [each.get(key, Counter()) for each in known]
         assert seen in states, (when, key)
     check_the_next_writer(Path(table.uri), copy, when, "foreign" in expected.name)
     with suppress(phalanx.SchemaMismatch, phalanx.InvalidSchema):
@@ -201,6 +210,22 @@ def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) ->
         assert again == new.contents, when
     assert table.mode == expected.mode, when
     assert_linear(table)
+
+
+def check_changes(table: phalanx.Table, when: str) -> None:
+    """What the last snapshot changed makes the one before it the newest."""
+    ids = assert_linear(table)
+    if len(ids) < 2 or table.at(ids[-2]).schema != table.at(ids[-1]).schema:
+        return
+    newest = ids[-1]
+    feed = table.changes(newest - 1)
+    changes = feed.to_arrow()
+    rows = changes.drop_columns(["_change", "_snapshot", "_update"])
+    kinds = pc.is_in(changes["_change"], pa.array(["insert", "update_after"]))
+    after = contents(table.at(newest - 1))[1] + rows_of(rows.filter(kinds))
+    assert after - rows_of(rows.filter(pc.invert(kinds))) == contents(table.at(newest))[1], when
+    links = Counter(link for link in changes["_update"].to_pylist() if link is not None)
+    assert set(links.values()) <= {2}, when
 
 
 def check_the_next_writer(root: Path, copy: Path, when: str, has_foreign_writes: bool) -> None:
@@ -247,6 +272,9 @@ def check_vacuum(root: Path, copy: Path, when: str) -> None:
             assert contents(phalanx.open(copy)) == before, when
         assert table.snapshots().num_rows == 1, when
         assert files_of(copy) == listed_by(table), when
+        named = [said.get("updates") for said in snapshots_in(table._namespace())]
+        told = {path.stem for path in copy.glob("_phalanx_updates/*")}
+        assert told == {name for name in named if name is not None}, when
     shutil.rmtree(copy)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 import phalanx
-from phalanx.table.jobs import TaskFiles, WriteJob
+from phalanx.table.job_files import TaskFiles
+from phalanx.table.jobs import WriteJob
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
 Row = tuple[str | None, int]

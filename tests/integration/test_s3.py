@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import lance
 import pyarrow as pa
@@ -51,6 +53,20 @@ def test_rows_come_and_go(table: phalanx.Table, s3: Store) -> None:
     assert ids(fresh) == [4, 5, 6, 20, 21]
     fresh.overwrite(rows(range(30, 31), "FR"), "country = 'FR' OR country IS NULL")
     assert ids(table) == [4, 5, 20, 21, 30]
+
+
+def test_changes_are_told(table: phalanx.Table, s3: Store) -> None:
+    table.set_mode("strong")
+    table.append(rows(range(4)))
+    table.update("id < 2", {"id": "id + 10", "country": "'FR'"})
+    fresh = phalanx.open(table.uri, storage_options=s3.storage_options)
+    found = fresh.changes(2).to_arrow().sort_by([("_update", "ascending"), ("id", "ascending")])
+    assert found["id"].to_pylist() == [0, 10, 1, 11]
+    assert found["_change"].to_pylist() == ["update_before", "update_after"] * 2
+    fresh.append(rows(range(20, 21)))
+    time.sleep(1.1)
+    removed = fresh.vacuum(timedelta(0))
+    assert "updates" in removed.files["kind"].to_pylist()
 
 
 def test_specs_and_schema_change(table: phalanx.Table, s3: Store) -> None:

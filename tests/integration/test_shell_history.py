@@ -112,3 +112,30 @@ def test_vacuum(events: str) -> None:
     assert_fails(run("scan", events, "--snapshot", "2"), 1, "removed by vacuum")
     for wrong in ("7", "d", "-1d", "7 d", "1y", "1.5d"):
         assert_fails(run("vacuum", events, f"--older-than={wrong}"), 2, "such as 7d")
+
+
+def test_changes_are_shown(events: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    phalanx.open(events).update("n = 2", {"n": "n + 1"})
+    found = run_json("changes", events, "3")
+    assert [(each["_change"], each["_snapshot"], each["k"], each["n"]) for each in found] == [
+        ("delete", 4, "b", 1),
+        *[("update_before", 5, "a", 2), ("update_before", 5, "c", 2)],
+        *[("update_after", 5, "a", 3), ("update_after", 5, "c", 3)],
+    ]
+    assert run_json("changes", events, "0", "2", "--where", "k = 'a'", "--columns", "n") == [
+        {"n": 1, "_change": "insert", "_snapshot": 2, "_update": None}
+    ]
+    assert len(run_json("changes", events, "0", "--limit", "3")) == 3
+    plan = run_json("changes", events, "0", "--where", "k = 'a'", "--plan")
+    assert (plan["read_changes"], plan["total_changes"]) == (3, 7)
+    assert (
+        "reads 3 of 7 changed partitions"
+        in run("changes", events, "0", "--where", "k = 'a'", "--plan").stdout
+    )
+    monkeypatch.setattr("phalanx.cli.changes._SHOWN_CHANGES", 3)
+    shown = run("changes", events, "0", "--where", "n < 2")
+    assert shown.stderr == ""
+    assert shown.stdout.splitlines()[0].split() == ["k", "n", "_change", "_snapshot", "_update"]
+    assert "There are more changes" in run("changes", events, "0").stderr
+    assert_fails(run("changes", events, "4", "2"), 1, "must not be the later")
+    assert_fails(run("changes", events, "yesterday"), 2, "yesterday")

@@ -12,7 +12,8 @@ import pytest
 
 import phalanx
 from phalanx.storage.history_rows import Batch
-from phalanx.table.jobs import TaskFiles, WriteJob
+from phalanx.table.job_files import TaskFiles
+from phalanx.table.jobs import WriteJob
 
 
 @pytest.fixture

@@ -23,10 +23,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import phalanx
-from phalanx.errors import InvalidSpec, SchemaMismatch
+from phalanx.errors import InvalidPredicate, InvalidSpec, SchemaMismatch
+from phalanx.model.literals import typed_sql
 from phalanx.model.partition_key import SPEC_ID, key_columns
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
+from phalanx.planning.partition_where import where_of
 from phalanx.planning.scan import LOCATION
 from phalanx.storage.location import session
 from phalanx.table import vacuum as vacuuming
@@ -261,6 +263,138 @@ class TableMachine(RuleBasedStateMachine):
         self.check(data)
 
     @rule(data=st.data())
+    def update(self, data: st.DataObject) -> None:
+        where = self.predicate(data)
+        found = self.matches(where)
+        if found is None:
+            return
+        assignments, model = self.assignments(data, self.model, found)
+        assert self.table.update(where, assignments) == found.true_count, where
+        self.model = model
+        self.check(data)
+
+    def assignments(
+        self, data: st.DataObject, model: pa.Table, found: pa.Array
+    ) -> tuple[dict[str, str], pa.Table]:
+        """New values of some columns in SQL, and the rows with them where they match."""
+        names = data.draw(
+            st.lists(st.sampled_from(list(self.kinds)), min_size=1, max_size=2, unique=True), "set"
+        )
+        assignments, updated = {}, model
+        for name in names:
+            kind = self.kinds[name]
+            alike = [n for n, other in self.kinds.items() if other.type == kind.type]
+            other = data.draw(st.sampled_from([None, *alike]), "to")
+            assignments[name] = "NULL" if other is None else f'"{other}"'
+            # All see the row as it was.
+            new = pa.nulls(model.num_rows, kind.type)
+            if other is not None:
+                new = model.column(other).combine_chunks()
+            if name in self.scalars and data.draw(st.booleans(), "constant"):
+                value = data.draw(kind.values, "value")
+                assignments[name] = typed_sql(value)
+                new = array_of([value] * model.num_rows, kind.type)
+            both = pa.concat_arrays([model.column(name).combine_chunks(), new])
+            chosen = [
+                place + model.num_rows * matched for place, matched in enumerate(found.to_pylist())
+            ]
+            place = model.column_names.index(name)
+            updated = updated.set_column(place, name, both.take(pa.array(chosen, pa.int64())))
+        return assignments, updated
+
+    @precondition(lambda self: self.scalars)
+    @rule(data=st.data(), matched=st.sampled_from(["update", "update", "delete", "ignore"]))
+    def merge(self, data: st.DataObject, matched: str) -> None:
+        on, source = self.merge_source(data)
+        inserts = data.draw(st.booleans(), "insert")
+        self.model, counts = self.merged(self.model, source, on, matched, inserts)
+        how = "insert" if inserts else "ignore"
+        done = self.table.merge(source, on, when_matched=matched, when_not_matched=how)
+        assert (done.inserted, done.updated, done.deleted) == counts
+        event(f"merge changed {'some' if counts[1] + counts[2] else 'no'} rows")
+        self.check(data)
+
+    def merge_source(self, data: st.DataObject) -> tuple[list[str], pa.Table]:
+        """Rows with keys that are there, and with others; none twice."""
+        on = data.draw(
+            st.lists(st.sampled_from(list(self.scalars)), min_size=1, max_size=2, unique=True), "on"
+        )
+        source = self.rows(data, 8)
+        if self.model.num_rows:
+            known = st.integers(0, self.model.num_rows - 1)
+            places = data.draw(
+                st.lists(st.none() | known, min_size=source.num_rows, max_size=source.num_rows),
+                "known keys",
+            )
+            for name in on:
+                both = pa.concat_arrays(
+                    [table.column(name).combine_chunks() for table in (source, self.model)]
+                )
+                chosen = [
+                    row if place is None else source.num_rows + place
+                    for row, place in enumerate(places)
+                ]
+                place = source.column_names.index(name)
+                source = source.set_column(place, name, both.take(pa.array(chosen, pa.int64())))
+        seen: set[Any] = set()
+        kept = []
+        for key in merge_keys(source, on):
+            kept.append(key is None or key not in seen)
+            seen.add(key)
+        return on, source.filter(pa.array(kept, pa.bool_()))
+
+    def merged(
+        self, model: pa.Table, source: pa.Table, on: list[str], matched: str, inserts: bool
+    ) -> tuple[pa.Table, tuple[int, int, int]]:
+        """The rows after a merge, and how many came, changed and went."""
+        places = {key: row for row, key in enumerate(merge_keys(source, on)) if key is not None}
+        both = pa.concat_tables([model, source])
+        chosen, met = [], set()
+        changed = 0
+        for row, key in enumerate(merge_keys(model, on)):
+            place = places.get(key)
+            if place is not None:
+                met.add(place)
+                changed += matched != "ignore"
+            if place is None or matched == "ignore":
+                chosen.append(row)
+            elif matched == "update":
+                chosen.append(model.num_rows + place)
+        new = [row for row in range(source.num_rows) if row not in met] if inserts else []
+        chosen += [model.num_rows + row for row in new]
+        counts = (len(new), changed, 0) if matched != "delete" else (len(new), 0, changed)
+        return both.take(pa.array(chosen, pa.int64())), counts
+
+    @rule(data=st.data())
+    def drop_partitions(self, data: st.DataObject) -> None:
+        where = self.partition_predicate(data)
+        found = self.matches(where)
+        if found is None:
+            return
+        plan = self.table.plan(where)
+        rows = {p.location: self.leaf(p.location).num_rows for p in plan.partitions}
+        partial = [p for p in plan.partitions if p.residual is not None and rows[p.location]]
+        try:
+            dropped = self.table.drop_partitions(where)
+        except InvalidPredicate:
+            event("drop refused")
+            assert partial
+            return
+        assert not partial
+        assert dropped == sum(p.residual is None for p in plan.partitions)
+        event(f"dropped {'rows' if found.true_count else 'no rows'}")
+        self.model = self.model.filter(pc.invert(found))
+        self.check(data)
+
+    def partition_predicate(self, data: st.DataObject) -> str:
+        """A predicate that chooses a partition that is there; or any."""
+        keys = [p.key for p in self.table.plan().partitions]
+        if not keys or data.draw(st.booleans(), "any predicate"):
+            return self.predicate(data)
+        key = data.draw(st.sampled_from(keys), "partition")
+        return where_of([key], self.table.specs, Schema.of(self.table.schema)) or "true"
+
+    @rule(data=st.data())
     def evolve(self, data: st.DataObject) -> None:
         terms = self.partition_by(data)
         before = self.table.specs
@@ -456,6 +590,18 @@ class TableMachine(RuleBasedStateMachine):
                     assert set(as_rows(found.drop_columns(SPEC_ID))) <= {key}
 
 
+def merge_keys(rows: pa.Table, on: list[str]) -> list[tuple[Any, ...] | None]:
+    """The key of every row, with one zero and one NaN; None where a part of it is NULL."""
+    found: list[tuple[Any, ...] | None] = []
+    for key in zip(*(rows.column(name) for name in on), strict=True):
+        parts = tuple(
+            pa.scalar(0.0, part.type) if is_float(part.type) and part.as_py() == 0 else part
+            for part in key
+        )
+        found.append(tuple(map(plain_value, parts)) if all(p.is_valid for p in parts) else None)
+    return found
+
+
 def keys_of_rows(spec: PartitionSpec, rows: pa.Table, schema: Schema) -> pa.Table:
     return key_columns(spec.id, spec.partition_values(rows, schema), rows.num_rows)
 
@@ -509,6 +655,7 @@ class StrongTableMachine(TableMachine):
         super().__init__()
         self.states: dict[int, pa.Table] = {}
 
+    @precondition(lambda self: self.scalars)
     @rule(data=st.data(), fails=st.booleans())
     def transact(self, data: st.DataObject, fails: bool) -> None:
         rows, where, more = self.rows(data), self.predicate(data), self.rows(data)
@@ -517,10 +664,22 @@ class StrongTableMachine(TableMachine):
         if gone is None:
             return
         model = pa.concat_tables([model.filter(pc.invert(gone)), more])
+        whole = data.draw(st.booleans(), "drop everything in between")
+        on, source = self.merge_source(data)
+        everything = pa.repeat(pa.scalar(True), model.num_rows)
+        assignments, model = self.assignments(data, model, everything)
+        if whole:
+            model = model.slice(0, 0)
+        model, counts = self.merged(model, source, on, "update", True)
         with suppress(ZeroDivisionError), self.table.transaction() as txn:
             txn.append(rows)
             assert txn.delete(where) == gone.true_count
             txn.append(more)
+            assert txn.update("true", assignments) == len(everything)
+            if whole:
+                txn.drop_partitions("true")
+            done = txn.merge(source, on)
+            assert (done.inserted, done.updated, done.deleted) == counts
             assert as_multiset(txn.scan().to_arrow()) == as_multiset(model)
             if fails:
                 raise ZeroDivisionError

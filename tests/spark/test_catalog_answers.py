@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -290,6 +292,38 @@ def test_a_staged_table_takes_its_place_at_once_or_never(ask: Asking) -> None:
     assert phalanx.open(uri).schema.names == ["x"]
     assert ask.create("u", how="stage", may_create=False, may_replace=True) == {"missing": True}
     assert [path.name for path in Path(ask.root).iterdir()] == ["t"]
+
+
+def test_a_table_that_is_replaced_is_there_at_every_moment(ask: Asking) -> None:
+    ask.create("t", X)
+    manifest = Path(ask.root) / "t" / "__manifest"
+    over, missing = threading.Event(), []
+
+    def watch() -> None:
+        while not over.is_set():
+            if not manifest.exists():
+                missing.append(True)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        for _ in range(20):
+            staged = ask.create("t", X, how="stage", may_replace=True)
+            ask("finish", "t", staged=staged["staged"], may_replace=True)
+    finally:
+        over.set()
+        watching.join()
+    assert missing == []
+    assert [path.name for path in Path(ask.root).iterdir()] == ["t"]
+
+
+def test_what_a_dead_driver_has_staged_goes_with_the_next_one(ask: Asking) -> None:
+    dead, alive = (ask.create("t", X, how="stage")["staged"] for _ in range(2))
+    for path in [Path(dead), *Path(dead).rglob("*")]:
+        os.utime(path, (0, 0))
+    assert Path(dead).exists()
+    own = ask.create("u", X, how="stage")["staged"]
+    assert {path.name for path in Path(ask.root).iterdir()} == {Path(alive).name, Path(own).name}
 
 
 def test_a_staged_table_yields_to_one_that_came_first(ask: Asking) -> None:

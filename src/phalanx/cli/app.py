@@ -13,7 +13,18 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import descriptions, history, importing, joins, json_text, rewriting, upgrading
+from phalanx.cli import (
+    changes,
+    descriptions,
+    history,
+    importing,
+    joins,
+    json_text,
+    rewriting,
+    row_changes,
+    searching,
+    upgrading,
+)
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
     All,
@@ -24,13 +35,14 @@ from phalanx.cli.options import (
     SnapshotOption,
     StorageOptions,
     Uri,
+    Where,
     shown_limit,
     snapshot_of,
     storage_options,
 )
 from phalanx.cli.progress import counting_rows, working
 from phalanx.cli.results import show_rows, tell, warn_of_pruning, write_json
-from phalanx.cli.sources import STDIN, Format, Source, chained, format_of
+from phalanx.cli.sources import STDIN, FormatOption, NullOption, chained, source_of, total_rows
 from phalanx.cli.tables import printable
 from phalanx.errors import InvalidSchema
 from phalanx.model.schema import Schema
@@ -49,25 +61,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Where = Annotated[
-    str, typer.Argument(metavar="WHERE", help="An SQL predicate.", show_default=False)
-]
 PartitionByText = Annotated[
     str,
     typer.Argument(
         metavar="SPEC", help='Such as "year(ts), bucket(16, id), country".', show_default=False
-    ),
-]
-FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="What the files are, whatever their names say.")
-]
-NullOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--null",
-        metavar="TEXT",
-        help="CSV: a text that stands for NULL, like an empty field. Repeatable.",
-        show_default=False,
     ),
 ]
 
@@ -110,7 +107,7 @@ def create(
         raise typer.BadParameter("Give one of --schema and --like.", param_hint="'--schema'")
     options = storage_options(storage_option)
     if like is not None:
-        columns = _source(like, format, null, options).schema()
+        columns = source_of(like, format, null, options).schema()
     else:
         assert schema is not None
         columns = _schema_in(schema)
@@ -210,15 +207,10 @@ def append(
     commits for itself.
     """
     options = storage_options(storage_option)
-    sources = [_source(name, format, null, options) for name in files]
+    sources = [source_of(name, format, null, options) for name in files]
     table = open_table(uri, storage_options=options)
 
-    def total() -> int | None:
-        counts = [source.rows() for source in sources]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
-
-    with counting_rows(total) as progress:
+    with counting_rows(lambda: total_rows(sources)) as progress:
         rows = table.append(chained(sources, table.schema, progress))
     tell(
         output,
@@ -252,7 +244,7 @@ def scan(
         rows = found.count_rows()
         tell(output, str(rows), {"count": rows})
     elif output is Output.JSON:
-        write_json(found)
+        write_json(found.to_batches())
     else:
         hidden = show_rows(found)
         if hidden and limit is None:
@@ -274,23 +266,18 @@ def evolve(
     tell(output, f"Spec v{made['id']} by {made['partition_by'] or 'nothing'}.", made)
 
 
-@app.command()
-def delete(
-    uri: Uri,
-    where: Where,
-    output: OutputOption = Output.TABLE,
-    storage_option: StorageOptions = None,
-) -> None:
-    """Remove the rows that match; in weak mode each partition commits for itself."""
-    rows = _open(uri, storage_option).delete(where)
-    tell(output, f"Deleted {rows:,} rows.", {"rows": rows})
-
-
+app.command()(row_changes.delete)
+app.command()(row_changes.update)
+app.command()(row_changes.merge)
+app.command()(row_changes.retain)
 app.command("import")(importing.import_)
 app.command()(history.snapshots)
+app.command()(changes.changes)
 app.command()(history.rollback)
 app.command()(history.vacuum)
 app.command()(rewriting.rewrite)
+app.command()(searching.search)
+app.command()(searching.index)
 app.command()(joins.join_plan)
 app.command()(upgrading.upgrade)
 
@@ -299,18 +286,6 @@ def _open(uri: str, options: list[str] | None, snapshot: str | None = None) -> T
     chosen = None if snapshot is None else snapshot_of(snapshot)
     table = open_table(uri, storage_options=storage_options(options))
     return table if chosen is None else table.at(chosen)
-
-
-def _source(
-    name: str, format: Format | None, nulls: list[str] | None, options: dict[str, str] | None
-) -> Source:
-    known = format or format_of(name)
-    if known is None:
-        raise typer.BadParameter(
-            f"Cannot tell what {name!r} is by its name: say it with --format.",
-            param_hint="'--format'",
-        )
-    return Source(name, known, options, ("", *(nulls or [])))
 
 
 def _schema_in(name: str) -> pa.Schema:

@@ -36,6 +36,9 @@ Uri = Annotated[
     str,
     typer.Argument(metavar="URI", help="Where the table is: a path or URI.", show_default=False),
 ]
+Where = Annotated[
+    str, typer.Argument(metavar="WHERE", help="An SQL predicate.", show_default=False)
+]
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="For people, or for programs.")
 ]

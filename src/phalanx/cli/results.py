@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
 import typer
 
 from phalanx.cli import json_text
@@ -30,10 +32,10 @@ def warn_of_pruning(plan: ScanPlan) -> None:
         )
 
 
-def write_json(found: Scan) -> None:
+def write_json(batches: Iterable[pa.RecordBatch]) -> None:
     """Print a list of objects, a row on each line, as the rows come."""
     before = "["
-    for batch in found.to_batches():
+    for batch in batches:
         for row in json_text.rows(batch):
             sys.stdout.write(f"{before}\n{json_text.dumps(row)}")
             before = ","
@@ -44,6 +46,12 @@ def write_json(found: Scan) -> None:
 def show_rows(found: Scan) -> bool:
     """Print a table of rows; whether there may be more than the limit let through."""
     rows = found.to_arrow()
+    show_table(rows)
+    return found.limit is not None and rows.num_rows >= found.limit
+
+
+def show_table(rows: pa.Table) -> None:
+    """Print a table of rows, with as many columns as the terminal has room for."""
     hidden = show(
         [
             column(name, json_text.values(values))
@@ -53,4 +61,3 @@ def show_rows(found: Scan) -> bool:
     if hidden:
         names = ", ".join(rows.column_names[-hidden:])
         note(f"Columns that do not fit the terminal: {names}. Choose some with --columns.")
-    return found.limit is not None and rows.num_rows >= found.limit

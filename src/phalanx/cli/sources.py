@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.fs
 import pyarrow.json
 import pyarrow.parquet as pq
+import typer
 
 from phalanx.cli.progress import RowProgress
 from phalanx.cli.text_values import csv_type, json_type, parsed
@@ -53,6 +54,20 @@ _BY_SUFFIX = {
     ".feather": Format.ARROW,
     ".lance": Format.LANCE,
 }
+
+
+FormatOption = Annotated[
+    Format | None, typer.Option("--format", help="What the files are, whatever their names say.")
+]
+NullOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--null",
+        metavar="TEXT",
+        help="CSV: a text that stands for NULL, like an empty field. Repeatable.",
+        show_default=False,
+    ),
+]
 
 
 def format_of(name: str) -> Format | None:
@@ -235,3 +250,23 @@ def _without_parquet_id(field: pa.Field) -> pa.Field:
         key: text for key, text in (field.metadata or {}).items() if key != b"PARQUET:field_id"
     }
     return field.with_metadata(metadata or None)
+
+
+def source_of(
+    name: str, format: Format | None, nulls: list[str] | None, options: dict[str, str] | None
+) -> Source:
+    """A file as a source of rows; a usage error where nobody can tell what it is."""
+    known = format or format_of(name)
+    if known is None:
+        raise typer.BadParameter(
+            f"Cannot tell what {name!r} is by its name: say it with --format.",
+            param_hint="'--format'",
+        )
+    return Source(name, known, options, ("", *(nulls or [])))
+
+
+def total_rows(sources: Sequence[Source]) -> int | None:
+    """How many rows all of them have; None where that is not known before they are read."""
+    counts = [source.rows() for source in sources]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -59,7 +59,7 @@ def conformed(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Re
     done = 0
     try:
         for batch in reader:
-            arrays = [_fitted(batch.column(f.name), f, f.name, done) for f in plain]
+            arrays = [fitted(batch.column(f.name), f, f.name, done) for f in plain]
             yield readable(pa.RecordBatch.from_arrays(arrays, schema=plain))
             done += batch.num_rows
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -110,6 +110,15 @@ def _is_misread(array: pa.Array) -> bool:
     return bool(pt.is_dictionary(kind) and _is_misread(array.dictionary))
 
 
+def one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """The batches as one."""
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+    return pa.concat_batches(batches)
+
+
 def check_columns(given: pa.Schema, schema: pa.Schema) -> None:
     """Refuse a missing, an extra and a doubled column."""
     missing = [name for name in schema.names if name not in given.names]
@@ -138,6 +147,11 @@ def plain_schema(schema: Schema) -> pa.Schema:
     return without_ids(schema.arrow)
 
 
+def is_short(kind: pa.DataType) -> bool:
+    """Whether each value of this type takes a few bytes."""
+    return bool(pt.is_primitive(kind)) or bool(pt.is_boolean(kind))
+
+
 def without_ids(schema: pa.Schema) -> pa.Schema:
     """The schema as rows have it: ids belong to the table."""
     return pa.schema([_bare(field) for field in schema], metadata=schema.metadata)
@@ -163,7 +177,7 @@ def _columns(names: list[str]) -> str:
     return f"the column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
 
 
-def _fitted(array: pa.Array, field: pa.Field, path: str, done: int) -> pa.Array:
+def fitted(array: pa.Array, field: pa.Field, path: str, done: int) -> pa.Array:
     """The array in the field's type, without loss; NULL only where the field allows it."""
     if array.type != field.type:
         array = _cast(array, field.type, path)
@@ -179,7 +193,7 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
         return array
     if pt.is_null(array.type):
         return pa.nulls(len(array), kind)
-    if not _is_same_family(array.type, kind):
+    if not is_same_family(array.type, kind):
         raise SchemaMismatch(
             f"Column {path!r} is {kind}, but the data has it as {array.type}. Cast it first."
         )
@@ -340,12 +354,12 @@ _FAMILIES = (
 )
 
 
-def _is_same_family(given: pa.DataType, wanted: pa.DataType) -> bool:
+def is_same_family(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pt.is_dictionary(wanted):
         inner = given.value_type if pt.is_dictionary(given) else given
-        return _is_same_family(inner, wanted.value_type)
+        return is_same_family(inner, wanted.value_type)
     if _is_list(given) and _is_list(wanted):
-        return given.value_type == wanted.value_type or _is_same_family(
+        return given.value_type == wanted.value_type or is_same_family(
             given.value_type, wanted.value_type
         )
     if pt.is_null(given):

@@ -7,6 +7,8 @@ from phalanx.spark.importing import Imported, import_table, plan_import
 from phalanx.spark.ingested import Ingested
 from phalanx.spark.ingesting import ingest
 from phalanx.spark.join import join
+from phalanx.spark.merging import merge
+from phalanx.spark.search import search
 from phalanx.spark.session import configure, local_session
 from phalanx.table.join import plan_join
 
@@ -21,7 +23,9 @@ __all__ = [
     "ingest",
     "join",
     "local_session",
+    "merge",
     "plan_import",
     "plan_join",
+    "search",
     "write",
 ]

@@ -20,22 +20,27 @@ from phalanx.errors import NotPartitioned, PhalanxError
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.spark import catalog_changes
-from phalanx.spark.catalog_partitioning import clusters, described, orders
+from phalanx.spark.catalog_partitioning import clusters, described, orders, pruning
 from phalanx.spark.conditions import Translator, together
 from phalanx.spark.options import READ, Options
 from phalanx.spark.partitioning import plain_type, texts
 from phalanx.spark.reading import METADATA_TABLES, schema_of
+from phalanx.spark.row_changes import options_of
 from phalanx.spark.types import spark_schema
 from phalanx.storage import table_folders
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.table.opening import open
+from phalanx.table.row_jobs import RowJob
 from phalanx.table.table import Table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_KEYS = {"spec_id", "location", "read_version", "rows", "bytes"}
 _MISSING = {"missing": True}
+_STAGED, _REPLACED = "_staged-", "_replaced-"
+# No statement takes so long to write its next file.
+_LEFT = timedelta(days=1)
 # The location follows from the name: Spark shows no LOCATION in SHOW CREATE TABLE then.
 _OURS = {"provider": "phalanx", "is_managed_location": "true"}
 
@@ -71,6 +76,16 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
             case "delete":
                 table = open_at(question)
                 return {"deleted": table.delete(_where(table, question))}
+            case "can_delete":
+                return {"can": _can_delete(open_at(question), question)}
+            case "begin_changes":
+                table, version = open_at(question), question.get("version")
+                job = RowJob.begin(
+                    table._written(),
+                    question["command"],
+                    version=None if version is None else int(version),
+                )
+                return {"options": options_of(job)}
             case "partitions":
                 return partitions(open_at(question))
     raise AssertionError(question["do"])
@@ -199,7 +214,9 @@ class Catalog:
             )
         staged = place
         if place.is_local:
-            staged = self.place([*name[:-1], f"_staged-{uuid.uuid4().hex}"])
+            # Those of a driver that died.
+            table_folders.remove_left(self.place(name[:-1]), (_STAGED, _REPLACED), _LEFT)
+            staged = self.place([*name[:-1], f"{_STAGED}{uuid.uuid4().hex}"])
         table = catalog_changes.made(staged, question)
         loaded = _loaded(table, None)
         return {**loaded, "staged": staged.uri, "may_replace": question["may_replace"]}
@@ -213,7 +230,7 @@ class Catalog:
         if self._table(name) is not None:
             if not may_replace:
                 return {"exists": True}
-            old = self.place([*name[:-1], f"_replaced-{uuid.uuid4().hex}"])
+            old = self.place([*name[:-1], f"{_REPLACED}{uuid.uuid4().hex}"])
         table_folders.move_table(source, place, old)
         if old is not None:
             # The new table is there: what is left of the old one is hidden, and harms nobody.
@@ -257,9 +274,13 @@ def open_at(question: Mapping[str, Any]) -> Table:
 def _loaded(table: Table, snapshot: int | datetime | None) -> dict[str, Any]:
     held = table if snapshot is None else table.at(snapshot)
     schema, spec = Schema.of(held.schema), held.spec
+    listing = table._refreshed()
     return {
         "path": table.uri,
         "schema": spark_schema(held.schema).json(),
+        # Rows have ids where a manifest lists the leaves.
+        "row_level": isinstance(listing, Manifest),
+        "pruning": pruning(listing),
         # A query that reads the table twice reads the same rows.
         "options": _snapshot_option(held.newest_snapshot if snapshot is None else snapshot),
         "read_only": snapshot is not None,
@@ -311,6 +332,15 @@ def _where(table: Table, question: Mapping[str, Any]) -> str:
                 "OR, NOT), or write the predicate in phalanx.open(...).delete(where)."
             )
     return to_datafusion(together(found).predicate)
+
+
+def _can_delete(table: Table, question: Mapping[str, Any]) -> bool:
+    """Whether rows can be deleted by the conditions of Spark without reading them by Spark."""
+    try:
+        _where(table, question)
+    except PhalanxError:
+        return False
+    return True
 
 
 def partitions(table: Table) -> dict[str, Any]:

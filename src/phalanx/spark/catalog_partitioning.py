@@ -28,7 +28,8 @@ from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.model.transform import IDENTITY, Identity, Transform
 from phalanx.model.truncate import Truncate
-from phalanx.spark.partitioning import is_known_to_java
+from phalanx.spark.partitioning import is_known_to_java, source_columns
+from phalanx.storage.leaf_listing import LeafListing
 
 _CHAINS = {f"{part.name}s": DATE_CHAIN[: n + 1] for n, part in enumerate(DATE_CHAIN)}
 _PARTS = {part.name: (part,) for part in DATE_CHAIN}
@@ -101,6 +102,25 @@ def orders(spec: PartitionSpec, schema: Schema) -> list[dict[str, Any]]:
             told = _described(field, schema)
             if told is not None:
                 found.append({**told, "name": Identity.name, "parameters": []})
+    return found
+
+
+def pruning(manifest: LeafListing) -> dict[str, list[dict[str, Any]]]:
+    """By which columns a change of rows can leave partitions out, and what tells values apart.
+
+    Values of which all fields are the same are in the same partitions: one of them does for all.
+    Where Spark cannot compute a field of a column, each value stands for itself.
+    """
+    schema = manifest.properties.schema
+    found = {}
+    for name, fields in source_columns(manifest).items():
+        told = {
+            field.meaning: _described(field, schema)
+            for field in fields
+            if _is_computable(field, schema)
+        }
+        known = all(field.meaning in told for field in fields)
+        found[name] = [each for each in told.values() if each is not None] if known else []
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,7 +13,10 @@ from phalanx.model.names import close_names
 from phalanx.storage.location import Location
 
 PLACE = frozenset({"path", "storage_options"})
-READ = PLACE | {"where", "columns", "snapshot", "split_size", "metadata_table"}
+READ = PLACE | {
+    *("where", "columns", "snapshot", "split_size", "metadata_table"),
+    *("changes", "from_snapshot", "to_snapshot"),
+}
 WRITE = PLACE | {
     *("partition_by", "transaction", "if_exists"),
     *("replace_where", "partition_overwrite", "distribution", "marker", "report"),
@@ -21,6 +24,7 @@ WRITE = PLACE | {
 STREAM_READ = PLACE | {
     *("where", "columns", "split_size", "starting_snapshot"),
     *("max_snapshots_per_trigger", "max_rows_per_trigger", "max_bytes_per_trigger"),
+    *("changes", "from_snapshot"),
 }
 # The last two are Spark's own.
 STREAM_WRITE = PLACE | {"partition_by", "transaction", "checkpointlocation", "queryname"}
@@ -86,6 +90,19 @@ class Options:
             raise self._refused(name, " or ".join(map(repr, choices)))
         return chosen
 
+    def flag(self, name: str) -> bool:
+        """Whether something is wanted; by default it is not."""
+        return self.choice(name, "false", "true") == "true"
+
+    def check_alone(self, name: str, value: str, others: Iterable[str], instead: str) -> None:
+        """Refuse options that mean nothing beside another one."""
+        for other in others:
+            if other in self.given:
+                raise PhalanxError(
+                    f"Cannot {self.doing} with {name}={value} and {other}={self.given[other]!r}: "
+                    f"{instead}"
+                )
+
     def number(self, name: str) -> int | None:
         """A whole number from 1."""
         text = self.given.get(name)
@@ -138,6 +155,19 @@ class Options:
         return PhalanxError(
             f"Cannot {self.doing} with {name}={self.given[name]!r}: expected {expected}."
         )
+
+
+def wants_changes(options: Options) -> bool:
+    """Whether changes of rows are read, rather than rows; refuses options of the other."""
+    if options.flag("changes"):
+        instead = "changes go from from_snapshot to to_snapshot. Leave it out."
+        options.check_alone("changes", "true", ("snapshot", "metadata_table"), instead)
+        instead = "changes begin after from_snapshot, so name the snapshot before it there."
+        options.check_alone("changes", "true", ("starting_snapshot",), instead)
+        return True
+    instead = "that is for changes of rows. Leave it out, or set changes=true."
+    options.check_alone("changes", "false", ("from_snapshot", "to_snapshot"), instead)
+    return False
 
 
 def option_text(value: object) -> str:

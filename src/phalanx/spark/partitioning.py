@@ -17,6 +17,7 @@ from phalanx.model.spec import PartitionField
 from phalanx.model.transform import Identity
 from phalanx.spark.queries import Found
 from phalanx.spark.types import arrow_schema, fitted, spark_schema
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.table.splitting import Piece, ScanTask, packed_tasks
 
 # With more leaves than these, a task for each of them costs more than a shuffle saves.
@@ -90,6 +91,19 @@ def is_known_to_java(field: PartitionField, source: pa.DataType) -> bool:
         # Spark has decimals for them, which are hashed in another way.
         return source != pa.uint64() and not (pt.is_decimal(source) and source.scale < 0)
     return field.derivation in DATE_CHAIN
+
+
+def source_columns(manifest: LeafListing) -> dict[str, list[PartitionField]]:
+    """The columns that partitions of any spec are made of, and the fields that are made of each."""
+    properties = manifest.properties
+    found: dict[str, list[PartitionField]] = {}
+    for spec in properties.specs.values():
+        for field in spec.fields:
+            for source in field.source_ids:
+                path = properties.schema.path_of(source)
+                if path is not None and len(path) == 1:
+                    found.setdefault(path[0], []).append(field)
+    return found
 
 
 def keyed_tasks(

@@ -10,6 +10,7 @@ import base64
 import io
 import json
 import os
+import pickle
 import struct
 import sys
 import traceback
@@ -23,13 +24,23 @@ from pyspark.sql.types import StructType, _parse_datatype_json_string
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
 from phalanx.errors import PhalanxError
+from phalanx.model.predicate import all_of
 from phalanx.model.rendering import summary
 from phalanx.spark import catalog
 from phalanx.spark.answers import answer
+from phalanx.spark.known_tables import KnownTables
 from phalanx.spark.options import READ, Options
-from phalanx.spark.partitioning import counted, identity_columns, keyed_tasks, keys_of
+from phalanx.spark.partitioning import (
+    counted,
+    identity_columns,
+    keyed_tasks,
+    keys_of,
+    source_columns,
+)
 from phalanx.spark.queries import Query
 from phalanx.spark.reading import ScanPartition, TaskReader, check_schema
+from phalanx.spark.row_changes import OPTION, RowsLooked, job_of
+from phalanx.storage.reading import ROW_ID
 from phalanx.table.splitting import first_rows, packed_tasks
 
 # Queries that are being planned at one time, in one process.
@@ -41,6 +52,7 @@ class Planner:
 
     def __init__(self) -> None:
         self._queries: OrderedDict[str, Query] = OrderedDict()
+        self._tables = KnownTables()
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to one question of the classes in Java."""
@@ -66,8 +78,14 @@ class Planner:
         name = question["query"]
         if name not in self._queries:
             source = cloudpickle.loads(base64.b64decode(question["source"]))
-            options = Options.of(source.options, READ, "read")
-            self._queries[name] = Query(options, source._snapshot, question["zone"])
+            job = job_of(source.options)
+            given = {key: text for key, text in source.options.items() if key != OPTION}
+            options = Options.of(given, READ, "read")
+            # Rows that are to be changed are read as the change has found them.
+            manifest = (
+                self._tables.listing(options, source._snapshot) if job is None else job.manifest
+            )
+            self._queries[name] = Query(manifest, options, question["zone"], job is not None)
             while len(self._queries) > _MOST_QUERIES:
                 self._queries.popitem(last=False)
         self._queries.move_to_end(name)
@@ -79,6 +97,8 @@ def _described(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
     filled = found.filled
     keys = keys_of(filled, question["columns"])
     rows, size = counted(found)
+    # A change of rows is worth looking at the keys that it is by, whatever partitions are by.
+    pruning = source_columns(query.manifest) if query.changes_rows else identity_columns(filled)
     return {
         "partitions": len(found.leaves),
         "total": found.plan.total_partitions,
@@ -87,18 +107,23 @@ def _described(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
         "bytes": size,
         "keys": [key.to_json() for key in keys],
         "groups": len(filled.leaves),
-        "filters": [name for name in identity_columns(filled) if name in question["columns"]],
+        "filters": [name for name in pruning if name in question["columns"]],
     }
 
 
 def _tasks(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
     schema = _parse_datatype_json_string(question["schema"])
     assert isinstance(schema, StructType)
-    check_schema(schema, query.schema.arrow, query.manifest.root.uri)
+    stored = StructType([field for field in schema if field.name not in ROW_ID.names])
+    check_schema(stored, query.schema.arrow, query.manifest.root.uri)
     found = query.found(question["conditions"])
     keys = keys_of(found.filled, question["columns"]) if question["keyed"] else []
+    looked = [found.plan.predicate]
     for condition in query.conditions(question["runtime"]):
+        looked.append(condition.predicate)
         found = found.pruned(condition.predicate)
+    if len(stored) < len(schema):
+        found = found.identified()
     values: list[list[str | None]] | None = None
     read = len(found.leaves)
     if keys:
@@ -112,7 +137,7 @@ def _tasks(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
     source = cloudpickle.loads(base64.b64decode(question["source"]))
     source.options = {}
     made: list[InputPartition] = [
-        ScanPartition(task.reading(tuple(schema.names))) for task in tasks
+        ScanPartition(task.reading(tuple(stored.names))) for task in tasks
     ]
     function, *blobs = _pickled(TaskReader(made, schema), source, schema, question["batch_rows"])
     return {
@@ -120,6 +145,7 @@ def _tasks(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
         "tasks": [base64.b64encode(blob).decode() for blob in blobs[: len(made)]],
         "keys": values,
         "partitions": read,
+        "looked": base64.b64encode(pickle.dumps(RowsLooked(all_of(looked)))).decode(),
     }
 
 

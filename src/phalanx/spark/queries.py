@@ -21,20 +21,23 @@ from phalanx.planning.residual import may_hold
 from phalanx.planning.scan import LOCATION, ScanPlan
 from phalanx.spark.conditions import Condition, Translator, Tree, together
 from phalanx.spark.options import Options
-from phalanx.spark.reading import table_of
 from phalanx.storage.failures import told
 from phalanx.storage.leaf_listing import LeafListing
-from phalanx.storage.parallel import in_parallel
+from phalanx.storage.manifest import Manifest
+from phalanx.table.row_ids import identified, leaf_numbers
 from phalanx.table.scan import Scan, bound, plan_of
-from phalanx.table.splitting import Piece, pieces
+from phalanx.table.splitting import Piece, pieces_of_all
 
 
 class Query:
     """A table as one query sees it."""
 
-    def __init__(self, options: Options, snapshot: int | None, zone: str) -> None:
-        self.manifest: LeafListing = table_of(options, snapshot)._refreshed()
-        self.schema: Schema = self.manifest.properties.schema
+    def __init__(
+        self, manifest: LeafListing, options: Options, zone: str, changes_rows: bool = False
+    ) -> None:
+        self.manifest = manifest
+        self.changes_rows = changes_rows
+        self.schema: Schema = manifest.properties.schema
         self.split_size = options.size("split_size")
         self._where = bound(options.text("where"), self.schema)
         self._translator = Translator(self.schema, zone)
@@ -128,6 +131,21 @@ class Found:
             kept += [leaf for keep, leaf in zip(holds.tolist(), waiting, strict=False) if keep]
         return replace(self, leaves=tuple(kept))
 
+    def identified(self) -> Found:
+        """The same leaves, of which rows come with their ids."""
+        assert isinstance(self.manifest, Manifest)
+        kept: list[Leaf] = []
+        waiting = iter(self.leaves)
+        for spec_id, places in self._places():
+            locations = (
+                self.plan.leaves[spec_id].column(LOCATION).take(pa.array(places, pa.int64()))
+            )
+            numbers = leaf_numbers(self.manifest, spec_id, locations.combine_chunks())
+            for number, leaf in zip(numbers.tolist(), waiting, strict=False):
+                pieces = tuple(identified(self.manifest, number, each) for each in leaf.pieces)
+                kept.append(replace(leaf, pieces=pieces))
+        return replace(self, leaves=tuple(kept))
+
     def _places(self) -> Iterable[tuple[int, list[int]]]:
         found: dict[int, list[int]] = {}
         for leaf in self.leaves:
@@ -150,6 +168,6 @@ def _leaves(manifest: LeafListing, plan: ScanPlan, narrower: ScanPlan) -> Iterat
         for place, location in enumerate(leaves.column(LOCATION).to_pylist())
     }
     kept = [(key, scan) for key, scan in zip(listed, scans, strict=True) if key in places]
-    opened = in_parallel(pieces, [scan for _, scan in kept])
+    opened = pieces_of_all([scan for _, scan in kept])
     for (key, scan), found in zip(kept, opened, strict=True):
         yield Leaf(key[0], places[key], scan.predicate, tuple(found))

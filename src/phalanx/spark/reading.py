@@ -15,6 +15,7 @@ from phalanx.spark.failures import in_one_line, told_in_one_line
 from phalanx.spark.options import Options
 from phalanx.spark.types import arrow_schema, for_spark, spark_schema
 from phalanx.table import inspection
+from phalanx.table.feed import ChangeTask
 from phalanx.table.opening import open
 from phalanx.table.splitting import ScanTask, tasks_of
 from phalanx.table.table import Table
@@ -65,6 +66,13 @@ class ScanPartition(InputPartition):
     """A task of a scan, on its way to an executor."""
 
     task: ScanTask
+
+
+@dataclass(slots=True)
+class ChangePartition(InputPartition):
+    """A task of a change feed, on its way to an executor."""
+
+    task: ChangeTask
 
 
 @dataclass(slots=True)
@@ -127,7 +135,7 @@ class TaskReader(DataSourceReader):
 def rows_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a partition, in the types of the table; a scan of nothing has no task."""
     match partition:
-        case ScanPartition(task=task):
+        case ScanPartition(task=task) | ChangePartition(task=task):
             yield from task.batches()
         case RowsPartition(rows=rows):
             yield from rows.to_batches()

@@ -7,9 +7,18 @@ from collections.abc import MutableMapping
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from phalanx.spark.change_source import ChangeReader, ChangeStreamReader, change_schema
 from phalanx.spark.failures import told_in_one_line
-from phalanx.spark.options import READ, STREAM_READ, STREAM_WRITE, WRITE, Options
+from phalanx.spark.options import (
+    READ,
+    STREAM_READ,
+    STREAM_WRITE,
+    WRITE,
+    Options,
+    wants_changes,
+)
 from phalanx.spark.reading import ScanReader, schema_of, table_of
+from phalanx.spark.row_changes import RowChangeWriter, change_writer_of, job_of
 from phalanx.spark.stream_sink import BatchWriter, stream_writer_of
 from phalanx.spark.stream_source import SnapshotReader
 from phalanx.spark.types import spark_schema
@@ -40,26 +49,36 @@ class PhalanxSource(DataSource):
             return spark_schema(work.schema)
         options = self._options(READ | STREAM_READ, "read")
         table = table_of(options)
+        if wants_changes(options):
+            self._snapshot = table.newest_snapshot
+            return change_schema(options, table)
         if options.text("snapshot") is None:
             self._snapshot = table.newest_snapshot
         return schema_of(options, table_of(options, self._snapshot))
 
     @told_in_one_line
-    def reader(self, schema: StructType) -> ScanReader | WorkReader:
+    def reader(self, schema: StructType) -> ScanReader | ChangeReader | WorkReader:
         """Who reads the table in a batch."""
         if (work := work_of(self.options)) is not None:
             # Every task gets the source too, and needs no more than its own part of the work.
             self.options = {}
             return WorkReader(work, schema)
-        return ScanReader(self._options(READ, "read"), schema, self._snapshot)
+        options = self._options(READ, "read")
+        if wants_changes(options):
+            return ChangeReader(options, schema, self._snapshot)
+        return ScanReader(options, schema, self._snapshot)
 
     def streamReader(self, schema: StructType) -> SnapshotReader:  # noqa: N802
-        """Who reads what comes to the table."""
-        return SnapshotReader(dict(self.options), schema)
+        """Who reads what comes to the table, or all that changes in it."""
+        changes = str(self.options.get("changes", "")).lower() == "true"
+        kind = ChangeStreamReader if changes else SnapshotReader
+        return kind(dict(self.options), schema)
 
     @told_in_one_line
-    def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
-        """Who writes a DataFrame to the table."""
+    def writer(self, schema: StructType, overwrite: bool) -> TableWriter | RowChangeWriter:
+        """Who writes a DataFrame to the table, or what happens to rows of it."""
+        if (job := job_of(self.options)) is not None:
+            return change_writer_of(job, schema)
         return writer_of(self._options(WRITE, "write"), schema, overwrite)
 
     @told_in_one_line

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.spark.failures import in_one_line, told_in_one_line
-from phalanx.spark.options import STREAM_READ, Options
+from phalanx.spark.options import STREAM_READ, Options, wants_changes
 from phalanx.spark.reading import ScanPartition, check_schema, rows_of
 from phalanx.spark.types import arrow_schema, for_spark
 from phalanx.storage.failures import told
@@ -81,11 +81,15 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @told_in_one_line
     def initialOffset(self) -> Offset:  # noqa: N802
         """Where a new stream starts: with the whole table, or before the snapshot it names."""
-        start = self.options.snapshot("starting_snapshot")
         manifest = self._newest()
         # A table in weak mode is refused.
         newest_position(manifest)
-        return _offset(Position(NOTHING) if start is None else position_before(manifest, start))
+        return _offset(self._start(manifest))
+
+    def _start(self, manifest: Manifest) -> Position:
+        wants_changes(self.options)
+        start = self.options.snapshot("starting_snapshot")
+        return Position(NOTHING) if start is None else position_before(manifest, start)
 
     @told_in_one_line
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -94,7 +98,12 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = self._last or newest_position(manifest)
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self.limits
         with told(f"stream from {manifest.root}"):
-            return _offset(next_position(manifest, after, until, limits, self._wanted))
+            return _offset(self._next(manifest, after, until, limits))
+
+    def _next(
+        self, manifest: Manifest, after: Position, until: Position, limits: Limits
+    ) -> Position:
+        return next_position(manifest, after, until, limits, self._wanted)
 
     @told_in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -124,7 +133,12 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         manifest = self._newest()
         self._check_columns(manifest)
         with told(f"stream from {manifest.root}"):
-            found = new_rows(manifest, _position(start), _position(end), self._wanted)
+            return self._tasks(manifest, _position(start), _position(end))
+
+    def _tasks(
+        self, manifest: Manifest, after: Position, until: Position
+    ) -> Sequence[InputPartition]:
+        found = new_rows(manifest, after, until, self._wanted)
         return [
             ScanPartition(task) for task in packed_tasks(found, self.options.size("split_size"))
         ]
@@ -151,13 +165,16 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_columns(self, manifest: Manifest) -> None:
         try:
-            check_schema(self.schema, manifest.properties.schema.arrow, manifest.root.uri)
+            check_schema(self.schema, self._columns(manifest), manifest.root.uri)
         except SchemaMismatch as error:
             raise SchemaMismatch(
                 f"The columns of {manifest.root} have changed since the stream was started. "
                 f"{error} Start the stream again with the same checkpoint: it goes on where it "
                 "stopped."
             ) from None
+
+    def _columns(self, manifest: Manifest) -> pa.Schema:
+        return manifest.properties.schema.arrow
 
 
 def _offset(position: Position) -> Offset:

@@ -22,14 +22,8 @@ from phalanx.spark.types import arrow_schema
 from phalanx.spark.workers import settle
 from phalanx.storage.location import Location
 from phalanx.table.gathering import SMALL_ROWS, gathered
-from phalanx.table.jobs import (
-    APPEND,
-    OVERWRITE,
-    OVERWRITE_PARTITIONS,
-    Committed,
-    TaskFiles,
-    WriteJob,
-)
+from phalanx.table.job_files import TaskFiles
+from phalanx.table.jobs import APPEND, OVERWRITE, OVERWRITE_PARTITIONS, Committed, WriteJob
 from phalanx.table.opening import create, open
 from phalanx.table.table import Table
 from phalanx.table.wanted_specs import wanted_spec
@@ -80,7 +74,7 @@ def written(job: WriteJob, batches: Iterator[pa.RecordBatch]) -> FilesWritten:
     settle()
     first = next(batches, None)
     if first is None:
-        return FilesWritten(job, TaskFiles(pa.table({}), ()))
+        return FilesWritten(job, TaskFiles.none())
     reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
     return FilesWritten(job, job.write(reader))
 

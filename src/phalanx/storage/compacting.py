@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -14,6 +15,7 @@ from lance import LanceDataset, LanceOperation
 from lance.fragment import FragmentMetadata
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
+from phalanx.storage.leaf_indexes import described
 from phalanx.storage.location import Location
 from phalanx.storage.races import until_won
 from phalanx.storage.steps import Step, reach
@@ -70,16 +72,22 @@ def stage(location: Location, dataset: lance.LanceDataset, results: Sequence[Com
     An index no longer covers what was rewritten: Lance looks there row by row, until the index is
     made anew.
     """
+    committed = _replace(location, dataset, results, detached=True)
+    reach(Step.VERSION_STAGED)
+    return int(committed.version)
+
+
+def _replace(
+    location: Location, dataset: lance.LanceDataset, results: Sequence[Compacted], **how: Any
+) -> lance.LanceDataset:
     groups = [LanceOperation.RewriteGroup(list(each.old), list(each.new)) for each in results]
-    committed = LanceDataset.commit(
+    return LanceDataset.commit(
         dataset,
         LanceOperation.Rewrite(groups, []),
         read_version=dataset.version,
-        detached=True,
+        **how,
         **location.write_options,
     )
-    reach(Step.VERSION_STAGED)
-    return int(committed.version)
 
 
 def commit(
@@ -95,11 +103,25 @@ def commit(
         check()
         dataset = location.open_leaf()
         left = unchanged(dataset, results)
-        if left:
+        if left and _is_torn(dataset, left):
+            _replace(location, dataset, left)
+        elif left:
             Compaction.commit(dataset, [each.result for each in left])
         return left
 
     return until_won(attempt)
+
+
+def _is_torn(dataset: lance.LanceDataset, results: Sequence[Compacted]) -> bool:
+    """Whether rows that an index covers come into one file with others: Lance keeps no such index.
+
+    Else it puts the new places of the rows into the index.
+    """
+    return any(
+        0 < len(index.covered & {old.id for old in each.old}) < len(each.old)
+        for index in described(dataset)
+        for each in results
+    )
 
 
 def _by_number(dataset: lance.LanceDataset) -> dict[int, FragmentMetadata]:

@@ -14,8 +14,10 @@ from phalanx.storage.naming import LEAF_DIRECTORY
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.steps import Step, reach
 from phalanx.storage.unlisted import VERSION, Name, Unlisted, name_of, unlisted
+from phalanx.storage.updates import FOLDER, name_at
 
 ORPHAN = "orphan"
+UPDATES = "updates"
 # What Lance writes beside the versions, and no version lists.
 _HINT = "_versions/latest_version_hint.json"
 
@@ -77,11 +79,16 @@ class _Listing:
 
 
 def debris(
-    root: Folder, files: Sequence[StoredFile], tables: Sequence[LanceTable], before: datetime
+    root: Folder,
+    files: Sequence[StoredFile],
+    tables: Sequence[LanceTable],
+    before: datetime,
+    updates: frozenset[str] = frozenset(),
 ) -> Debris:
     """What no version that counts lists, from before a time, in the tables and beside them.
 
-    `files` are all that the root holds. A table outside of it is listed by itself.
+    `files` are all that the root holds. A table outside of it is listed by itself. `updates` are
+    the names of those that are needed.
     """
     start = f"{root.location}/"
     inside = {
@@ -104,7 +111,8 @@ def debris(
             for listing, each in zip(listings, found, strict=True)
             for file in _of_table(listing, each, elsewhere)
         )
-        + tuple(_orphans(root, others, tables, before)),
+        + tuple(_orphans(root, others, tables, before))
+        + tuple(_updates(root, others, updates, before)),
         {
             str(listing.table.location): each.left_alone
             for listing, each in zip(listings, found, strict=True)
@@ -176,9 +184,21 @@ def _orphans(
                 yield DebrisFile(root, ORPHAN, f"{top}/{file.path}", file.bytes, file.modified)
 
 
+def _updates(
+    root: Folder, others: Sequence[StoredFile], needed: frozenset[str], before: datetime
+) -> Iterator[DebrisFile]:
+    """The updates of snapshots that are over, and of writers that died before their commit."""
+    for file in others:
+        name = name_at(file.path)
+        if name is not None and name not in needed and file.modified < before:
+            yield DebrisFile(root, UPDATES, file.path, file.bytes, file.modified)
+
+
 def _folders_of_its_own(file: DebrisFile) -> Iterator[str]:
     """The folders that were made for a file, and for others that go with it."""
-    if file.kind == ORPHAN:
+    if file.kind == UPDATES:
+        yield FOLDER
+    elif file.kind == ORPHAN:
         yield file.path.partition("/")[0]
     elif file.kind == "index" or file.path.endswith(".blob"):
         yield file.path.rpartition("/")[0]

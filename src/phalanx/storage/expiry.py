@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.storage.dropped import dropped_leaves
 from phalanx.storage.head import Head, head_row, with_head
-from phalanx.storage.history_rows import MARKER, PHALANX, SNAPSHOT, TABLE_VERSION
+from phalanx.storage.history_rows import MARKER, PHALANX, SNAPSHOT, TABLE_VERSION, UPDATES
+from phalanx.storage.location import Location
 from phalanx.storage.manifest import HEAD, Manifest
 from phalanx.storage.manifest_changes import change
 from phalanx.storage.naming import SEPARATOR
@@ -32,13 +34,17 @@ class Expiry:
     """What is over: the snapshots, and the addresses of all rows that only they need.
 
     `oldest` is what the row of the oldest retained snapshot says (None where there is none yet),
-    and `versions` has those of each leaf that retained snapshots read.
+    `versions` has those of each leaf that retained snapshots read, and `updates` names the files
+    that tell what they updated. `dropped` are the leaves that were dropped, and some of them read
+    nevertheless.
     """
 
     snapshots: tuple[int, ...]
     oldest: dict[str, Any] | None
     versions: dict[str, set[int]]
+    updates: frozenset[str]
     addresses: npt.NDArray[np.uint64]
+    dropped: Mapping[str, Location]
 
 
 def expired(manifest: Manifest, moment: datetime) -> Expiry:
@@ -74,20 +80,43 @@ def expired(manifest: Manifest, moment: datetime) -> Expiry:
         recent = made is not None and datetime.fromisoformat(made) >= since
         if said["snapshot"] < first and not recent:
             gone.append(address)
-    versions, older = _versions(manifest, first)
+    dropped = dropped_leaves(manifest)
+    forgotten = {
+        name: leaf.address
+        for name, leaf in dropped.items()
+        if leaf.snapshot is not None and leaf.address is not None and leaf.snapshot <= first
+    }
+    gone += forgotten.values()
+    versions, older = _versions(manifest, first, forgotten.keys())
+    updates = frozenset(
+        said[UPDATES] for said, _ in snapshots if said["id"] >= first and UPDATES in said
+    )
     return Expiry(
-        tuple(number for number, _ in over), oldest, versions, np.array(gone + older, np.uint64)
+        tuple(number for number, _ in over),
+        oldest,
+        versions,
+        updates,
+        np.array(gone + older, np.uint64),
+        {name: leaf.location for name, leaf in dropped.items() if name not in forgotten},
     )
 
 
-def _versions(manifest: Manifest, oldest: int) -> tuple[dict[str, set[int]], list[int]]:
-    """The versions that snapshots from the oldest on read, by leaf; and rows that none needs."""
+def _versions(
+    manifest: Manifest, oldest: int, forgotten: Set[str]
+) -> tuple[dict[str, set[int]], list[int]]:
+    """The versions that snapshots from the oldest on read, by leaf; and rows that none needs.
+
+    None needs those of forgotten leaves.
+    """
     versions: dict[str, set[int]] = defaultdict(set)
     # The highest entry up to the oldest snapshot is what that one reads.
     first: dict[str, tuple[int, int | None, int]] = {}
     gone: list[int] = []
     for row, version, address in _rows(manifest, TABLE_VERSION, "read_version"):
         name, _, number = row.rpartition(SEPARATOR)
+        if name in forgotten:
+            gone.append(address)
+            continue
         if not number.isdecimal() or int(number) > oldest:
             if version is not None:
                 versions[name].add(version)

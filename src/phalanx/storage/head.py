@@ -20,11 +20,20 @@ import pyarrow.compute as pc
 
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UnknownOutcome
 from phalanx.planning.scan import LOCATION, OBJECT_ID, ROW_ADDRESS
+from phalanx.storage.dropped import (
+    DROPPED,
+    DroppedLeaf,
+    addresses_of,
+    dropped_leaves,
+    rows_of_dropped,
+)
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.history_rows import (
+    DROP,
     MARKER,
     PHALANX,
     TABLE_VERSION,
+    UPDATES,
     Batch,
     Marker,
     history_rows,
@@ -155,39 +164,49 @@ def commit(
     operation: str,
     *,
     new: pa.Table | None = None,
+    dropped: Sequence[str] = (),
     epoch: int | None = None,
     marker: Marker | None = None,
+    updates: str | None = None,
 ) -> int:
     """Commit one snapshot on top of exactly this manifest, whose head it is; the snapshot's id.
 
     A lost race raises, and `UnknownOutcome` where the store does not tell what it did. `new` has
-    the rows of partitions that this commit makes. `epoch` is that of the properties, where the
-    commit completes a change of them.
+    the rows of partitions that this commit makes, or lists again after they were dropped, and
+    `dropped` the object ids of those that it drops. `epoch` is that of the properties, where the
+    commit completes a change of them. `updates` names the file that says which rows became which.
     """
     moment = _time(head.time)
     number = head.sequence + 1
     head = replace(head, sequence=number, time=moment)
     if epoch is not None:
         head = replace(head, epoch=epoch)
-    snapshot = {
+    snapshot: dict[str, Any] = {
         "id": number,
         "time": moment,
         "operation": operation,
-        "partitions": len(leaves),
+        "partitions": len(leaves) + len(dropped),
         "rows_added": sum(leaf.added for leaf in leaves),
-        "rows_removed": sum(leaf.removed for leaf in leaves),
+        # How many rows a dropped leaf has is not looked up.
+        "rows_removed": None if dropped else sum(leaf.removed for leaf in leaves),
         "manifest_version": manifest.version,
         # By this a writer knows its own snapshot, when the store's answer was lost.
         "token": uuid.uuid4().hex,
     }
+    if updates is not None:
+        snapshot[UPDATES] = updates
     ours = {HEAD: head.to_json(), snapshot_id(number): json.dumps(snapshot)}
     if marker is not None:
         ours |= marker_rows(marker, number, moment)
     found = manifest.leaves_named(leaf.object_id for leaf in leaves)
+    gone = manifest.leaves_named(dropped)
+    back = [] if new is None else _listed_again(manifest, new)
     rows = pa.concat_tables(
         [
             _table_rows(manifest, found, leaves, new),
+            completed(manifest, rows_of_dropped(_listed(manifest, gone), number)),
             completed(manifest, _version_rows(leaves, number)),
+            completed(manifest, _drop_rows(dropped, number)),
             completed(manifest, history_rows(ours, PHALANX)),
         ]
     )
@@ -195,7 +214,8 @@ def commit(
     reach(Step.COMMITTING)
     try:
         if len(fence):
-            replaced = [found.column(ROW_ADDRESS).to_numpy(), fence]
+            listed = [each.column(ROW_ADDRESS).to_numpy() for each in (found, gone)]
+            replaced = [*listed, addresses_of(back), fence]
             if isinstance(marker, Batch):
                 # The batch before it.
                 replaced.append(manifest.row(marker_id(marker)).column(ADDRESS).to_numpy())
@@ -257,14 +277,7 @@ def _table_rows(
     manifest: Manifest, found: pa.Table, leaves: Sequence[LeafVersion], new: pa.Table | None
 ) -> pa.Table:
     """The rows of the leaves, as they are but for the version, and those of new partitions."""
-    rows = completed(manifest, manifest.rows_of_leaves(found))
-    if Counter(rows.column("object_id").to_pylist()) != Counter(
-        found.column(OBJECT_ID).to_pylist()
-    ):
-        raise StorageFailure(
-            f"Cannot commit to {manifest.root}: the rows of its manifest are not where they should "
-            "be. Something else has written it. Nothing was changed."
-        )
+    rows = _listed(manifest, found)
     if new is not None:
         # Namespaces that several partitions share may be there already.
         there = manifest.rows_of(new.column("object_id").to_pylist()).column("object_id")
@@ -275,6 +288,25 @@ def _table_rows(
     place = rows.column_names.index(READ_VERSION)
     rows = rows.set_column(place, READ_VERSION, pa.array(listed, pa.uint64()))
     return completed(manifest, _on_their_branches(rows, found))
+
+
+def _listed(manifest: Manifest, leaves: pa.Table) -> pa.Table:
+    """The rows that list these leaves."""
+    rows = completed(manifest, manifest.rows_of_leaves(leaves))
+    if Counter(rows.column("object_id").to_pylist()) != Counter(
+        leaves.column(OBJECT_ID).to_pylist()
+    ):
+        raise StorageFailure(
+            f"Cannot commit to {manifest.root}: the rows of its manifest are not where they should "
+            "be. Something else has written it. Nothing was changed."
+        )
+    return rows
+
+
+def _listed_again(manifest: Manifest, new: pa.Table) -> list[DroppedLeaf]:
+    """The dropped partitions that are among new ones."""
+    names = new.filter(pc.equal(new.column("object_type"), "table")).column("object_id")
+    return list(dropped_leaves(manifest, names.to_pylist()).values())
 
 
 def _on_their_branches(rows: pa.Table, found: pa.Table) -> pa.Table:
@@ -313,6 +345,17 @@ def _version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
     return history_rows(said, TABLE_VERSION).append_column("read_version", versions)
 
 
+def _drop_rows(names: Sequence[str], number: int) -> pa.Table:
+    ids = pc.binary_join_element_wise(pa.array(names, pa.string()), str(number), SEPARATOR)
+    return pa.table(
+        {
+            "object_id": ids,
+            "object_type": pa.repeat(pa.scalar(TABLE_VERSION), len(names)),
+            "metadata": pa.repeat(pa.scalar(DROP), len(names)),
+        }
+    )
+
+
 def leave_strong(manifest: Manifest) -> None:
     """Take away in one commit all that only strong mode has.
 
@@ -328,7 +371,7 @@ def leave_strong(manifest: Manifest) -> None:
     pinned = is_pinned(columns)
     # Whoever repeats a transaction finds its marker, whatever the mode was meanwhile.
     ours = (
-        f"object_type = '{TABLE_VERSION}' OR "
+        f"object_type IN ('{TABLE_VERSION}', '{DROPPED}') OR "
         f"(object_type = '{PHALANX}' AND object_id NOT LIKE '{MARKER}{SEPARATOR}%')"
     )
     rows = manifest.dataset.to_table(filter=f"{ours} OR ({pinned})", with_row_address=True)

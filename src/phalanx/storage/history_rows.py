@@ -21,12 +21,19 @@ TABLE_VERSION = "table_version"
 PHALANX = "phalanx"
 SNAPSHOT = "__phalanx_snapshot"
 MARKER = "__phalanx_marker"
+# What a snapshot's row calls the file that says which rows became which.
+UPDATES = "updates"
+
+# What the row of a leaf that a snapshot dropped says; it names no version.
+DROP = json.dumps({"operation": "drop_partitions"})
 
 # A leaf got the schema of the table. Where its main branch was taken over at that, from weak mode
 # or from another writer, its rows came with it.
 _ALIGNED = "change"
 # What only moves, rewrites, removes or restores rows that were in an earlier snapshot.
-_BRING_NO_ROWS = frozenset({"create", "delete", "rollback", "rewrite"})
+_BRING_NO_ROWS = frozenset({"create", "delete", "drop_partitions", "rollback", "rewrite", "index"})
+# What leaves every row as it was, wherever it is stored since.
+_CHANGE_NO_ROWS = frozenset({"create", "rewrite", "index"})
 # How a history begins: nothing came before, as far as any snapshot tells.
 _BEGINNINGS = frozenset({"create", "set_mode"})
 # More rows than these are not looked for by their ids.
@@ -35,10 +42,13 @@ _MOST_NAMED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A `table_version` row: which snapshot gave a leaf which version, and by what."""
+    """A `table_version` row: which snapshot gave a leaf which version, and by what.
+
+    No version: the snapshot dropped the leaf.
+    """
 
     snapshot: int
-    version: int
+    version: int | None
     operation: str
     main: int | None
 
@@ -48,6 +58,13 @@ class Entry:
         if self.operation == _ALIGNED:
             return self.main is not None
         return not _BRING_NO_ROWS.issuperset(self.operation.split("+"))
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows may have come to the leaf, or gone; an unknown operation may do both."""
+        if self.operation == _ALIGNED:
+            return self.main is not None
+        return not _CHANGE_NO_ROWS.issuperset(self.operation.split("+"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +174,7 @@ def changes_between(manifest: Manifest, after: int, until: int) -> list[LeafChan
     rows = rows.filter(pa.array(numbers <= until))
     rows = rows.filter(pc.is_in(rows.column("object_id"), changed))
     found: list[LeafChange] = []
-    waiting: dict[str, int] = {}
+    waiting: dict[str, int | None] = {}
     for name, number, version, metadata in _in_time_order(rows):
         if number > after:
             facts = json.loads(metadata or "{}")
@@ -171,14 +188,16 @@ def versions_at(manifest: Manifest, snapshot: int) -> dict[str, int]:
     """The version of each leaf that there was in a snapshot."""
     rows = _version_rows(manifest)
     rows = rows.filter(pc.less_equal(rows.column("snapshot"), snapshot))
-    return {name: version for name, _, version, _ in _in_time_order(rows)}
+    found = {name: version for name, _, version, _ in _in_time_order(rows)}
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def _version_rows(manifest: Manifest) -> pa.Table:
-    """The `table_version` rows with a version: their leaf and snapshot, and what they say."""
+    """The `table_version` rows of versions and drops: their leaf and snapshot, what they say."""
     rows = manifest.dataset.to_table(
         columns=["object_id", "read_version", "metadata"],
-        filter=f"object_type = '{TABLE_VERSION}' AND read_version IS NOT NULL",
+        filter=f"object_type = '{TABLE_VERSION}' AND "
+        f"(read_version IS NOT NULL OR metadata = '{DROP}')",
     )
     pattern = rf"^(?s:(?P<leaf>.*))\{SEPARATOR}(?P<number>[0-9]{{1,18}})$"
     parts = pc.extract_regex(rows.column("object_id"), pattern)
@@ -194,7 +213,7 @@ def _version_rows(manifest: Manifest) -> pa.Table:
     )
 
 
-def _in_time_order(rows: pa.Table) -> Iterable[tuple[str, int, int, str | None]]:
+def _in_time_order(rows: pa.Table) -> Iterable[tuple[str, int, int | None, str | None]]:
     ordered = rows.sort_by([("snapshot", "ascending"), ("object_id", "ascending")])
     return zip(*(column.to_pylist() for column in ordered.columns), strict=True)
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from phalanx.model.rows import one_batch
 from phalanx.planning.join_kinds import Kind
-from phalanx.storage.matching import Block, Flags, one_batch
+from phalanx.storage.matching import Block, Flags
 from phalanx.storage.spilling import JoinRows, divided
 
 MEMORY = 512 << 20

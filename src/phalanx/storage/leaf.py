@@ -16,19 +16,17 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from phalanx.errors import InvalidSchema
 from phalanx.model import arrow_json
-from phalanx.model.evaluation import matches
 from phalanx.model.field_ids import columns_of, walk
 from phalanx.model.predicate import TRUE, Predicate
-from phalanx.model.rendering import to_lance
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.lance_schema import ids_of, lance_schema
 from phalanx.storage.leaf_listing import LeafShape
 from phalanx.storage.location import Location
-from phalanx.storage.path_values import PathValues, for_leaf
+from phalanx.storage.path_values import PathValues
 from phalanx.storage.races import until_won
-from phalanx.storage.reading import columns_read
+from phalanx.storage.reading import addressed
 from phalanx.storage.steps import Step, reach
 
 ROWS_PER_FILE = 1 << 20
@@ -168,10 +166,13 @@ def commit(
     shape: LeafShape,
     deletion: Deletion | None,
     prepared: Prepared,
+    *,
+    replaces: bool = True,
 ) -> int:
     """Add written files and remove rows on the leaf's main branch, in one commit.
 
-    Returns the number of rows removed. They are found anew when another writer was first.
+    Returns the number of rows removed. They are found anew when another writer was first. With
+    `replaces` the files stand for all that matches, also for what came to the leaf meanwhile.
     """
     new = tuple(fragments)
     overtaken = False
@@ -184,11 +185,12 @@ def commit(
         if ready is None:
             # Files that are written fit the leaf as it was: it must not be changed for them.
             dataset = location.open_leaf()
+            shape.check(dataset, new, location)
             ready = Prepared(dataset, Change() if deletion is None else deletion(dataset))
         dataset, found, ready = ready.dataset, ready.found, None
         if new:
             shape.check(dataset, new, location)
-        change = Change(new, found.updated, found.removed)
+        change = Change((*new, *found.new), found.updated, found.removed)
         if not change.is_nothing:
             committed = LanceDataset.commit(
                 dataset,
@@ -200,9 +202,31 @@ def commit(
         return found.rows_removed
 
     removed = until_won(attempt)
-    if overtaken and new and deletion is not None:
+    if replaces and overtaken and new and deletion is not None:
         return removed + _remove_others(location, new, deletion)
     return removed
+
+
+def take_back(location: Location, fragments: Iterable[FragmentMetadata]) -> None:
+    """Remove files that were just added to the leaf's main branch, with all their rows."""
+    paths = {file.path for fragment in fragments for file in fragment.files}
+
+    def attempt() -> None:
+        dataset = location.open_leaf()
+        ours = [
+            each.fragment_id
+            for each in dataset.get_fragments()
+            if any(file.path in paths for file in each.metadata.files)
+        ]
+        if ours:
+            LanceDataset.commit(
+                dataset,
+                Change(removed=tuple(ours)).operation(),
+                read_version=dataset.version,
+                **location.write_options,
+            )
+
+    until_won(attempt)
 
 
 def _remove_others(
@@ -258,11 +282,14 @@ def deletion(
 
 
 def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> Change:
-    """What removes the rows at these addresses."""
+    """What removes the rows at these addresses, each of which is there once."""
+    addresses = np.sort(addresses)
     numbers = addresses >> OFFSET_BITS
     updated, removed = [], []
     for fragment in dataset.get_fragments():
-        offsets = addresses[numbers == fragment.fragment_id] & OFFSET_MASK
+        number = np.uint64(fragment.fragment_id)
+        start, end = np.searchsorted(numbers, number), np.searchsorted(numbers, number, "right")
+        offsets = addresses[start:end] & OFFSET_MASK
         if not len(offsets):
             continue
         if len(offsets) == fragment.count_rows():
@@ -280,17 +307,5 @@ def _addresses(
     dataset: lance.LanceDataset, predicate: Predicate, schema: Schema, path: PathValues | None
 ) -> np.ndarray:
     """The addresses of the rows that match."""
-    inner, rest = for_leaf(predicate, path)
-    read = columns_read(rest, schema)
-    stored = read if path is None else [name for name in read if name not in path.values]
-    scanner = dataset.scanner(
-        columns=stored,
-        filter=None if inner == TRUE else to_lance(inner),
-        with_row_address=True,
-        scan_in_order=True,
-    )
-    found = []
-    for batch in scanner.to_batches():
-        rows = batch if path is None else path.restored(batch, [*read, "_rowaddr"])
-        found.append(rows.column("_rowaddr").filter(matches(rest, rows)).to_numpy())
+    found = [places for places, _ in addressed(dataset, predicate, schema, (), path)]
     return np.concatenate([np.empty(0, np.uint64), *found])

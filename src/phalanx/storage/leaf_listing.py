@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import lance
 import numpy as np
@@ -19,6 +19,9 @@ from phalanx.planning.pruning import Pruning
 from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
 from phalanx.storage.location import Location
 from phalanx.storage.properties import Properties
+
+# Leaves of several specs, as a listing has them.
+Leaves: TypeAlias = dict[int, pa.Table]
 
 
 class LeafShape(Protocol):

@@ -122,6 +122,14 @@ class Manifest(LeafListing):
         self._shared.newest = Manifest.open(self.root, newest)
         return self._shared.newest
 
+    @property
+    def commit(self) -> str | None:
+        """What names this version among all that ever were at its path; None if nothing does."""
+        with suppress(OSError, ValueError):
+            transaction = self.dataset.read_transaction(self.version)
+            return None if transaction is None else str(transaction.uuid)
+        return None
+
     def check_current(self, latest: Manifest | None = None) -> None:
         """Refuse to go on under a schema or specs that another writer has changed."""
         now, here = (latest or self.latest()).properties, self.properties
@@ -202,6 +210,30 @@ class Manifest(LeafListing):
             column = pc.coalesce(staged.take(places), leaves.column(READ_VERSION))
             place = leaves.column_names.index(READ_VERSION)
             view._leaves[number] = leaves.set_column(place, READ_VERSION, column)
+        view._total = sum(leaves.num_rows for leaves in view._leaves.values())
+        return view
+
+    def with_leaves(self, rows: pa.Table) -> Manifest:
+        """The same manifest, which lists other tables too: their rows, with their addresses."""
+        view = copy.copy(self)
+        view._is_staged = True
+        more = by_spec(rows, self.properties.specs)
+        view._leaves = {
+            number: in_order(pa.concat_tables([leaves, more[number]]))
+            for number, leaves in self.leaves().items()
+        }
+        view._total = sum(leaves.num_rows for leaves in view._leaves.values())
+        return view
+
+    def without_leaves(self, names: Iterable[str]) -> Manifest:
+        """The same manifest, which does not list the tables with these object ids."""
+        gone = pa.array(names, pa.string())
+        view = copy.copy(self)
+        view._is_staged = True
+        view._leaves = {
+            number: leaves.filter(pc.invert(pc.is_in(leaves.column(OBJECT_ID), gone)))
+            for number, leaves in self.leaves().items()
+        }
         view._total = sum(leaves.num_rows for leaves in view._leaves.values())
         return view
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from datafusion import SessionConfig, SessionContext
 
+from phalanx.model.rows import one_batch
 from phalanx.storage.spilling import JoinRows
 
 Places: TypeAlias = npt.NDArray[np.int64]
@@ -88,12 +89,3 @@ class Block:
         return pa.RecordBatch.from_arrays(
             [*(rows.column(key) for key in self.keys), places], names=[*self.keys, _ROW]
         )
-
-
-def one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """The batches as one."""
-    if len(batches) == 1:
-        return batches[0]
-    if not batches:
-        return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
-    return pa.concat_batches(batches)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
 from phalanx.model import expression_specs
 from phalanx.model.evolution import check_specs
+from phalanx.model.indexes import IndexSpec, indexes_from_json, indexes_to_json
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 
@@ -25,6 +26,8 @@ EPOCH = "phalanx.epoch"
 PENDING = "phalanx.pending"
 # A namespace in weak mode that is in strong mode until a move of its rows is over.
 RETURNS = "phalanx.returns"
+# The indexes that every leaf should have.
+INDEXES = "phalanx.indexes"
 # Stock clients read a manifest with this flag, and refuse to write it.
 WRITER_FLAG = {"lance.namespace.manifest.writer_feature_flags": str(1 << 62)}
 _MODES = ("weak", "strong")
@@ -45,6 +48,7 @@ class Properties:
     pending: str | None
     layout: str = NAMESPACE
     returns: bool = False
+    indexes: tuple[IndexSpec, ...] = ()
 
     @property
     def spec(self) -> PartitionSpec:
@@ -68,6 +72,7 @@ class Properties:
             EPOCH: str(self.epoch),
             PENDING: self.pending or "",
             RETURNS: "weak" if self.returns else "",
+            INDEXES: indexes_to_json(self.indexes),
         }
 
 
@@ -127,6 +132,7 @@ def properties_of(metadata: Mapping[str, str], root: str) -> Properties:
         pending=metadata.get(PENDING) or None,
         layout=layout,
         returns=bool(metadata.get(RETURNS)),
+        indexes=indexes_from_json(metadata.get(INDEXES) or "", root),
     )
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Generic, TypeVar, cast
 
 import lance
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -29,7 +32,19 @@ _LIKELY_COMPRESSION = 2
 _FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
 # A leaf is decoded by several threads of Lance, and the next ones should be under way by then.
 SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
+# By what a change finds a row again: which leaf, and where in that version of it.
+ROW_LEAF, ROW_ADDRESS = "_phalanx_leaf", "_phalanx_address"
+ROW_ID = pa.schema(
+    [
+        pa.field(ROW_LEAF, pa.int64(), nullable=False),
+        pa.field(ROW_ADDRESS, pa.int64(), nullable=False),
+    ]
+)
 _END = object()
+_ADDRESS = "_rowaddr"
+# What is read piece by piece: scans of leaves, or parts of them; and what comes of them.
+Scanned = TypeVar("Scanned")
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,8 @@ class LeafScan:
     fragments: tuple[int, ...] | None = None
     # What the path holds, in a layout whose leaves do not hold all columns.
     path: PathValues | None = None
+    # What rows have as their leaf where they come with their ids, as two more columns.
+    leaf: int | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The matching rows, in the leaf's order."""
@@ -85,19 +102,18 @@ class LeafScan:
             limit=self.limit if rest == TRUE else None,
             fragments=self._chosen(dataset),
             scan_in_order=True,
-            batch_size=_batch_rows(dataset, self.schema),
+            batch_size=batch_rows(dataset, self.schema),
             batch_readahead=_BATCHES_AHEAD,
             # Rows without columns are counted by something.
-            with_row_address=not stored,
+            with_row_address=not stored or self.leaf is not None,
         )
-        schema = _projected(self.schema, self.columns)
+        if self.leaf is not None:
+            read.append(_ADDRESS)
         for found in scanner.to_batches():
             batch = found if self.path is None else self.path.restored(found, read)
             kept = batch if rest == TRUE else readable(batch).filter(matches(rest, batch))
             if kept.num_rows:
-                yield pa.RecordBatch.from_arrays(
-                    [kept.column(name) for name in self.columns], schema=schema
-                )
+                yield self._given(kept, kept)
 
     def _chosen(self, dataset: lance.LanceDataset) -> list[lance.LanceFragment] | None:
         if self.fragments is None:
@@ -107,19 +123,30 @@ class LeafScan:
 
     def _reconciled_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
         leaf = schema_of(dataset)
-        schema = _projected(self.schema, self.columns)
         scanner = dataset.scanner(
             fragments=self._chosen(dataset),
             scan_in_order=True,
-            batch_size=_batch_rows(dataset, self.schema),
+            batch_size=batch_rows(dataset, self.schema),
+            with_row_address=self.leaf is not None,
         )
         for batch in scanner.to_batches():
             rows = reconciled(batch, leaf, self.schema)
-            kept = readable(rows).filter(matches(self.predicate, rows))
+            wanted = matches(self.predicate, rows)
+            kept = readable(rows).filter(wanted)
             if kept.num_rows:
-                yield pa.RecordBatch.from_arrays(
-                    [kept.column(name) for name in self.columns], schema=schema
-                )
+                yield self._given(kept, batch if self.leaf is None else batch.filter(wanted))
+
+    def _given(self, rows: pa.RecordBatch, addressed: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that are wanted, and the ids of the rows if they are."""
+        arrays = [rows.column(name) for name in self.columns]
+        schema = _projected(self.schema, self.columns)
+        if self.leaf is None:
+            return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        leaves = pa.array(np.full(rows.num_rows, self.leaf, np.int64))
+        addresses = addressed.column(_ADDRESS).cast(pa.int64())
+        return pa.RecordBatch.from_arrays(
+            [*arrays, leaves, addresses], schema=pa.schema([*schema, *ROW_ID])
+        )
 
 
 @lru_cache(maxsize=256)
@@ -128,7 +155,7 @@ def _projected(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([plain.field(name) for name in columns])
 
 
-def _batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
+def batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
     """How many rows make a batch of a few megabytes: many short ones cost more than a few long."""
     rows, size = 0, 0
     for fragment in dataset.get_fragments():
@@ -173,15 +200,49 @@ def columns_read(predicate: Predicate, schema: Schema) -> list[str]:
     return [name for name in schema.names if name in read]
 
 
+def addressed(
+    dataset: lance.LanceDataset,
+    predicate: Predicate,
+    schema: Schema,
+    columns: Sequence[str],
+    path: PathValues | None = None,
+    fragments: list[lance.LanceFragment] | None = None,
+) -> Iterator[tuple[npt.NDArray[np.uint64], pa.RecordBatch]]:
+    """The matching rows of a leaf that has the schema: where they are, and some of their columns.
+
+    In the leaf's order; of some fragments, or of all.
+    """
+    inner, rest = for_leaf(predicate, path)
+    read = list(dict.fromkeys([*columns, *columns_read(rest, schema)]))
+    stored = read if path is None else [name for name in read if name not in path.values]
+    scanner = dataset.scanner(
+        columns=stored,
+        filter=None if inner == TRUE else to_lance(inner),
+        fragments=fragments,
+        with_row_address=True,
+        scan_in_order=True,
+        batch_size=batch_rows(dataset, schema) if columns else None,
+    )
+    wanted = _projected(schema, tuple(columns))
+    for batch in scanner.to_batches():
+        rows = batch if path is None else path.restored(batch, [*read, _ADDRESS])
+        if rest != TRUE:
+            rows = readable(rows).filter(matches(rest, rows))
+        if rows.num_rows:
+            arrays = [rows.column(name) for name in columns]
+            kept = pa.RecordBatch.from_arrays(arrays, schema=wanted)
+            yield rows.column(_ADDRESS).to_numpy(), kept
+
+
 def in_order(
-    scans: Iterable[LeafScan], threads: int, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
-) -> Iterator[pa.RecordBatch]:
+    scans: Iterable[Scanned], threads: int, read: Callable[[Scanned], Iterator[Batch]]
+) -> Iterator[Batch]:
     """The batches of all scans, scan by scan, while the next scans are already being read.
 
     Each scan being read holds a few batches at most, so memory does not grow with the data.
     """
     waiting = iter(scans)
-    running: list[_Ahead] = []
+    running: list[_Ahead[Scanned, Batch]] = []
     try:
         while True:
             while len(running) < threads and (scan := next(waiting, None)) is not None:
@@ -195,22 +256,20 @@ def in_order(
             ahead.stop()
 
 
-class _Ahead:
+class _Ahead(Generic[Scanned, Batch]):
     """A scan that is read by its own thread, a few batches ahead."""
 
-    def __init__(
-        self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]
-    ) -> None:
+    def __init__(self, scan: Scanned, read: Callable[[Scanned], Iterator[Batch]]) -> None:
         self._queue: queue.Queue[object] = queue.Queue(_BATCHES_AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(scan, read), daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         while (item := self._queue.get()) is not _END:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            yield cast(Batch, item)
         self._thread.join()
 
     def stop(self) -> None:
@@ -222,7 +281,7 @@ class _Ahead:
             except queue.Empty:
                 continue
 
-    def _run(self, scan: LeafScan, read: Callable[[LeafScan], Iterator[pa.RecordBatch]]) -> None:
+    def _run(self, scan: Scanned, read: Callable[[Scanned], Iterator[Batch]]) -> None:
         try:
             for batch in read(scan):
                 self._queue.put(batch)

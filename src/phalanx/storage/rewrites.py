@@ -18,6 +18,60 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.publishing import shows
 
+# What holds the rows of a fragment, the deleted ones included: the names of all its files.
+Contents = tuple[str, ...]
+
+
+def contents_of(fragment: FragmentMetadata) -> Contents:
+    """The files that a fragment is made of."""
+    overlays = [overlay.data_file for overlay in fragment.overlays]
+    return tuple(file.path for file in (*fragment.files, *overlays))
+
+
+def aligned_contents(
+    manifest: Manifest, object_id: str, location: Location, versions: Iterable[int]
+) -> dict[Contents, Contents]:
+    """For fragments that differ only by the schema they were written in, one that stands for all.
+
+    Their rows have the same places, deleted ones included. The snapshots tell, and these versions,
+    which may be in no snapshot.
+    """
+    one: dict[Contents, Contents] = {}
+
+    def first(contents: Contents) -> Contents:
+        while one.get(contents, contents) != contents:
+            contents = one[contents]
+        return contents
+
+    for old, new in _alignments(manifest, object_id, location, versions):
+        # What vacuum has removed tells nothing.
+        with suppress(PhalanxError):
+            before, after = _contents(location, old), _contents(location, new)
+            for number in before.keys() & after.keys():
+                one[first(after[number])] = first(before[number])
+    return {contents: first(contents) for contents in one}
+
+
+def compactions_of(
+    manifest: Manifest, object_id: str, location: Location
+) -> Iterator[LanceOperation.RewriteGroup]:
+    """The fragments of a leaf that snapshots wrote anew, and those that they became."""
+    for entry in entries_of(manifest, object_id):
+        if entry.operation == "rewrite" and entry.version is not None:
+            # What vacuum has removed tells nothing.
+            with suppress(PhalanxError, OSError, ValueError):
+                dataset = location.open_leaf(entry.version)
+                made = dataset.read_transaction(entry.version)
+                if made is not None and isinstance(made.operation, LanceOperation.Rewrite):
+                    yield from made.operation.groups
+
+
+def _contents(location: Location, version: int) -> dict[int, Contents]:
+    return {
+        fragment.fragment_id: contents_of(fragment.metadata)
+        for fragment in location.open_leaf(version).get_fragments()
+    }
+
 
 def same_files(
     manifest: Manifest, object_id: str, location: Location, versions: Iterable[int]
@@ -62,7 +116,7 @@ def known_files(location: Location, before: int, entry: Entry) -> set[str]:
     """
     known = {path for paths in _paths(location, before).values() for path in paths}
     if entry.main is not None:
-        for operation in _foreign_operations(location, before, entry.main):
+        for operation in foreign_operations(location, before, entry.main):
             if isinstance(operation, LanceOperation.Rewrite):
                 for group in operation.groups:
                     if known.issuperset(_files(group.old_fragments)):
@@ -70,7 +124,7 @@ def known_files(location: Location, before: int, entry: Entry) -> set[str]:
     return known
 
 
-def _foreign_operations(location: Location, before: int, main: int) -> list[object]:
+def foreign_operations(location: Location, before: int, main: int) -> list[object]:
     """What was done on the main branch since it showed a version, the oldest first."""
     branch = location.open_leaf(main)
     found: list[object] = []
@@ -95,8 +149,12 @@ def _alignments(
     for before, after in pairwise(entries):
         # Where the main branch was taken over, it was changed since the snapshot before.
         if after.operation == "change" and after.main is None:
-            yield before.version, after.version
-    rolled_back = (entry.version for entry in entries if entry.operation == "rollback")
+            yield from _both(before, after)
+    rolled_back = (
+        entry.version
+        for entry in entries
+        if entry.operation == "rollback" and entry.version is not None
+    )
     for version in {*versions, *rolled_back}:
         with suppress(PhalanxError, OSError, ValueError):
             if (origin := _origin(location, version)) != version:
@@ -107,7 +165,12 @@ def _compactions(manifest: Manifest, object_id: str) -> Iterator[tuple[int, int]
     """Versions, and what they became when files were written anew as others."""
     for before, after in pairwise(entries_of(manifest, object_id)):
         if after.operation == "rewrite":
-            yield before.version, after.version
+            yield from _both(before, after)
+
+
+def _both(before: Entry, after: Entry) -> Iterator[tuple[int, int]]:
+    if before.version is not None and after.version is not None:
+        yield before.version, after.version
 
 
 def _origin(location: Location, version: int) -> int:

@@ -100,7 +100,7 @@ class Shuffled:
         batches = (run.rows_of(within).select(names) for run, within in parts)
         return pa.RecordBatchReader.from_batches(
             pa.schema([self.schema.field(name) for name in names]),
-            _joined(batches, lambda: _WRITTEN_ROWS, _WRITTEN_BYTES),
+            for_writing(batches),
         )
 
     def count(self, place: int) -> int:
@@ -141,7 +141,7 @@ def shuffle(
 
     try:
         with ThreadPoolExecutor(2) as pool:
-            runs = _joined(batches, run_rows, min(_RUN_BYTES, BUFFER_BYTES))
+            runs = joined(batches, run_rows, min(_RUN_BYTES, BUFFER_BYTES))
             for groups, run in _ahead(ordered, runs, pool):
                 left -= run.rows.nbytes
                 keep = left >= 0 or in_memory
@@ -178,7 +178,12 @@ def _ordered(
     return groups, _Ordered(rows, order, counts, np.concatenate([[0], np.cumsum(counts)]))
 
 
-def _joined(
+def for_writing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches that Lance writes well."""
+    return joined(batches, lambda: _WRITTEN_ROWS, _WRITTEN_BYTES)
+
+
+def joined(
     batches: Iterable[pa.RecordBatch], rows_wanted: Callable[[], int], most_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows in batches of about the given size, made of smaller ones or cut from larger."""

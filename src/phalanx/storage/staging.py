@@ -39,12 +39,12 @@ def stage(
     """Make a detached version with the change; None where there is nothing to change."""
     check_ids(dataset, schema, location)
     found = Change() if deletion is None else deletion(dataset)
-    change = Change(fragments, found.updated, found.removed)
+    change = Change((*fragments, *found.new), found.updated, found.removed)
     if deletion is not None:
         reach(Step.DELETIONS_WRITTEN)
     if change.is_nothing:
         return None
-    added = sum(fragment.num_rows for fragment in fragments)
+    added = sum(fragment.num_rows for fragment in change.new)
     return StagedVersion(_detached(location, dataset, change), added, found.rows_removed)
 
 

@@ -19,6 +19,7 @@ class Step(Enum):
     FILES_WRITTEN = auto()
     DELETIONS_WRITTEN = auto()
     VERSION_STAGED = auto()
+    UPDATES_WRITTEN = auto()
     # The one commit: before it nothing is visible, after it everything.
     COMMITTING = auto()
     MANIFEST_WRITTEN = auto()

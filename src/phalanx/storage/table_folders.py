@@ -6,11 +6,13 @@ other folder may hold tables. Names that begin with `_` or `.` are hidden.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from phalanx.errors import PhalanxError, StorageFailure
@@ -21,6 +23,8 @@ from phalanx.storage.parallel import in_parallel
 
 _LANCE_VERSIONS = "_versions"
 _HIDDEN = ("_", ".")
+# Paths that begin where the process is; two that change places.
+_HERE, _EXCHANGE = -100, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +118,15 @@ def remove_table(location: Location) -> None:
 def move_table(source: Location, target: Location, set_aside: Location | None = None) -> None:
     """Give a table on a file system another place.
 
-    What is there already goes to `set_aside`, and comes back if the table cannot take its place.
-    Without `set_aside` nothing may be there.
+    What is there already goes to `set_aside`; on Linux the two change places at one moment, and
+    elsewhere there is one without either. Without `set_aside` nothing may be there.
     """
     old = None if set_aside is None else _path(set_aside)
     place = _path(target)
     with _told(f"have the new table take the place {target}"):
+        if old is not None and _exchanged(_path(source), place):
+            _path(source).rename(old)
+            return
         if old is not None:
             place.rename(old)
         try:
@@ -128,6 +135,30 @@ def move_table(source: Location, target: Location, set_aside: Location | None = 
             if old is not None:
                 old.rename(place)
             raise
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Have two folders change places, in one step; False where the system has none for it."""
+    swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if swap is None:
+        return False
+    return not swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)
+
+
+def remove_left(location: Location, prefixes: Sequence[str], older_than: timedelta) -> None:
+    """Remove hidden tables in a folder that whoever made them has left: nothing changed since."""
+    if not location.is_local or not _path(location).is_dir():
+        return
+    moment = datetime.now(UTC) - older_than
+    for name in _names(location) or []:
+        if name.startswith(tuple(prefixes)):
+            left = location.child(name)
+            # Another one may remove it too.
+            with suppress(PhalanxError, OSError):
+                made = datetime.fromtimestamp(_path(left).stat().st_mtime, UTC)
+                times = [made, *(file.modified for file in Folder(left).files())]
+                if max(times) < moment:
+                    remove_table(left)
 
 
 @contextmanager

@@ -16,14 +16,15 @@ from lance.fragment import FragmentMetadata
 from phalanx.errors import CommitConflict, PartialWrite, PhalanxError
 from phalanx.model.grouping import positions
 from phalanx.model.partition_key import PartitionKey, keyed, keys_of
-from phalanx.model.predicate import Predicate
+from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.fields import source_columns
 from phalanx.planning.scan import LOCATION, OBJECT_ID, located
 from phalanx.storage import leaf
+from phalanx.storage.dropped import with_dropped
 from phalanx.storage.leaf import Change, Deletion
-from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
@@ -37,12 +38,31 @@ from phalanx.storage.shuffle import Shuffled
 # Which leaves an operation looks at in a manifest, and their versions.
 Footprint = Callable[[LeafListing], dict[str, int | None]]
 Opening = Callable[[Location, int | None], lance.LanceDataset]
-_MOST_NAMED = 20
+MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Files whose rows replace others, one by one: `old` tells in the same order where those were.
+
+    Its columns are `leaf`, a place among `leaves`, which are object ids, and `address`, that of
+    the row in the version of the leaf that the change was made for. Both are NULL where a row of
+    the files stands for none. Without replacements rows are told as deleted and inserted.
+    """
+
+    fragments: tuple[FragmentMetadata, ...]
+    leaves: tuple[str, ...]
+    old: pa.Table
 
 
 @dataclass(slots=True)
 class LeafWrite:
-    """What is to happen to one leaf: written files that come, and rows that go."""
+    """What is to happen to one leaf: written files that come, and rows that go.
+
+    `moved` are files with rows that other leaves give up (`gives`) in the same statement: they
+    are here before they are gone there. `edits` says that the deletion brings rows in place of
+    those that it removes; then it leaves alone what comes to the leaf meanwhile.
+    """
 
     key: PartitionKey
     object_id: str
@@ -50,6 +70,16 @@ class LeafWrite:
     version: int | None
     fragments: tuple[FragmentMetadata, ...] = ()
     deletion: Deletion | None = field(default=None)
+    moved: tuple[FragmentMetadata, ...] = ()
+    edits: bool = False
+    gives: bool = False
+    # Which of the new files hold rows that stand for others.
+    replacements: tuple[Replacement, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.fragments or self.moved or self.deletion is not None)
 
 
 def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Manifest:
@@ -144,6 +174,16 @@ def leaf_writes(
         yield LeafWrite(key, name, manifest.root.child(location), version, (), removal)
 
 
+def emptying(manifest: LeafListing, leaves: Leaves) -> list[LeafWrite]:
+    """The removal of all rows of some leaves."""
+    everything = deleting(TRUE, manifest.properties.schema)
+    return [
+        write
+        for number, some in leaves.items()
+        for write in leaf_writes(manifest, number, some, [everything] * some.num_rows)
+    ]
+
+
 @dataclass(slots=True)
 class MainBranches:
     """The leaves as weak mode writes them: each commit goes to a main branch, and is seen."""
@@ -163,6 +203,15 @@ class MainBranches:
 
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
         """Nothing is isolated here."""
+
+    def drop(self, leaves: Leaves, repair: str) -> int:
+        """Make each leaf empty by a commit of its own, which reads no data; how many they are.
+
+        They stay in the manifest: who is writing to one meanwhile must not write for nothing.
+        """
+        writes = emptying(self.manifest, leaves)
+        self.commit(writes, "drop_partitions", repair)
+        return len(writes)
 
     def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
         """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done."""
@@ -187,28 +236,69 @@ def commit_leaves(writes: Sequence[LeafWrite], manifest: LeafListing, repair: st
     """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done.
 
     The rows to remove are found in all leaves before the first commit: a predicate that fails on
-    some of them changes nothing.
+    some of them changes nothing. Rows that move are in their new leaves before the first row goes.
     """
-    writes = [write for write in writes if write.fragments or write.deletion is not None]
+    writes = [write for write in writes if not write.is_nothing]
     shape = manifest.shape
     prepared = in_parallel(
         lambda write: leaf.prepare(write.location, shape, write.deletion), writes
     )
-    ready = list(zip(writes, prepared, strict=True))
+    _bring(writes, manifest)
+    ready = [
+        (write, found)
+        for write, found in zip(writes, prepared, strict=True)
+        if write.fragments or write.deletion is not None
+    ]
     done = outcomes(lambda each: _commit(*each, manifest), ready)
     failures = [result for result in done if isinstance(result, Exception)]
     if not failures:
         return sum(result for result in done if isinstance(result, int))
     written: list[PartitionKey] = []
     missing: list[PartitionKey] = []
-    for write, result in zip(writes, done, strict=True):
+    doubled: list[PartitionKey] = []
+    for (write, _), result in zip(ready, done, strict=True):
         (missing if isinstance(result, Exception) else written).append(write.key)
+        if write.gives and isinstance(result, Exception):
+            doubled.append(write.key)
     cause = failures[0]
-    if not written and isinstance(cause, PhalanxError):
+    if not written and not doubled and isinstance(cause, PhalanxError):
         raise cause
+    twice = f" Rows that leave {named(doubled)} are there twice, old and new." if doubled else ""
     raise PartialWrite(
-        f"Wrote {len(written)} of {len(writes)} partitions. Written: {named(written)}. "
-        f"Not written: {named(missing)}. The first failure: {cause} {repair}"
+        f"Wrote {len(written)} of {len(ready)} partitions. Written: {named(written)}. "
+        f"Not written: {named(missing)}.{twice} The first failure: {cause} {repair}"
+    ) from cause
+
+
+def _bring(writes: Sequence[LeafWrite], manifest: LeafListing) -> None:
+    """Add the rows that move to their new leaves: to all, or to none."""
+    arriving = [write for write in writes if write.moved]
+    shape = manifest.shape
+
+    def bring(write: LeafWrite) -> None:
+        ready = leaf.prepare(write.location, shape, None)
+        leaf.commit(write.location, write.moved, shape, None, ready)
+
+    done = outcomes(bring, arriving) if arriving else []
+    failures = [result for result in done if isinstance(result, Exception)]
+    if not failures:
+        return
+    cause = failures[0]
+    came = [
+        write
+        for write, result in zip(arriving, done, strict=True)
+        if not isinstance(result, Exception)
+    ]
+    back = outcomes(lambda write: leaf.take_back(write.location, write.moved), came)
+    left = [
+        write.key for write, result in zip(came, back, strict=True) if isinstance(result, Exception)
+    ]
+    if not left and isinstance(cause, PhalanxError):
+        raise cause
+    twice = f" {named(left)} got such rows already: they are there twice." if left else ""
+    raise PartialWrite(
+        f"Cannot add rows to the partitions that they move to, and changed nothing else.{twice} "
+        f"The first failure: {cause}"
     ) from cause
 
 
@@ -219,13 +309,14 @@ def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: LeafListing) ->
         manifest.shape,
         write.deletion,
         prepared,
+        replaces=not write.edits,
     )
 
 
 def named(keys: Sequence[PartitionKey]) -> str:
     """Partitions by their specs and values, for people: the first of them, if there are many."""
-    shown = ", ".join(f"v{key.spec_id}{key.values}" for key in keys[:_MOST_NAMED])
-    return (shown or "none") + (", …" if len(keys) > _MOST_NAMED else "")
+    shown = ", ".join(f"v{key.spec_id}{key.values}" for key in keys[:MOST_NAMED])
+    return (shown or "none") + (", …" if len(keys) > MOST_NAMED else "")
 
 
 def deleting(predicate: Predicate, schema: Schema, path: PathValues | None = None) -> Deletion:
@@ -254,18 +345,21 @@ def merged(writes: Sequence[LeafWrite], deletions: Mapping[str, LeafWrite]) -> l
     by_uri = dict(deletions)
     for write in writes:
         if (other := by_uri.get(write.location.uri)) is not None:
-            write.deletion = other.deletion
+            write.deletion, write.edits = other.deletion, other.edits
         by_uri[write.location.uri] = write
     return list(by_uri.values())
 
 
 def remove_unlisted(manifest: Manifest, locations: Iterable[str]) -> None:
-    """Remove the leaves that the manifest does not list; one that stays is harmless."""
+    """Remove the leaves that the manifest does not list; one that stays is harmless.
+
+    One that was dropped since is in older snapshots.
+    """
     if not (made := set(locations)):
         return
     listed = {
         location
-        for leaves in manifest.leaves().values()
+        for leaves in with_dropped(manifest).leaves().values()
         for location in leaves.filter(
             pc.is_in(leaves.column(LOCATION), pa.array(made, pa.string()))
         )

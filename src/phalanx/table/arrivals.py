@@ -16,7 +16,7 @@ from phalanx.model.evaluation import matches
 from phalanx.model.partition_key import keyed
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rows import conformed, plain_schema
-from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.shuffle import Shuffled, shuffle
@@ -42,6 +42,9 @@ class Target(Protocol):
 
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
         """Say which leaves a statement looked at, and whether rows of its own replace theirs."""
+
+    def drop(self, leaves: Leaves, repair: str) -> int:
+        """Take whole leaves out of the table; how many they are."""
 
     def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
         """Change the leaves; the number of rows removed."""

@@ -13,6 +13,7 @@ Kind: TypeAlias = Literal[
     "foreign-writes",
     "compaction",
     "deleted-rows",
+    "unindexed-rows",
     "skew",
     "tiny-partitions",
     "huge-partitions",

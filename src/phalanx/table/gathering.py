@@ -21,7 +21,8 @@ from phalanx.storage.leaf import ROWS_PER_FILE
 from phalanx.storage.manifest_paths import is_undetachable
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.staging import copied_files
-from phalanx.table.jobs import LeafFiles, TaskFiles, WriteJob
+from phalanx.table.job_files import LeafFiles, TaskFiles
+from phalanx.table.jobs import WriteJob
 
 # A file with fewer rows is small: two of them still fit into one.
 SMALL_ROWS = ROWS_PER_FILE // 2

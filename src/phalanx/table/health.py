@@ -19,6 +19,7 @@ from phalanx.planning.scan import counted, readable
 from phalanx.storage.manifest import Manifest
 from phalanx.table.findings import KINDS, Finding, Health, Kind, PartitionSize
 from phalanx.table.health_limits import HealthLimits
+from phalanx.table.indexing import unindexed
 from phalanx.table.inspection import bytes_of
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
 from phalanx.table.vacuum import vacuum
@@ -58,6 +59,7 @@ class _Checkup:
     def findings(self) -> Iterator[Finding]:
         """Everything that is found, in no order."""
         yield from self._rewrites()
+        yield from self._unindexed()
         yield from self._sizes()
         yield from self._old_specs()
         yield from self._orphans()
@@ -129,6 +131,24 @@ class _Checkup:
             self._shell("rewrite", *([] if where is None else ["--where", where])),
             f"table.rewrite({'' if where is None else repr(where)})",
             {"partitions": len(chosen), **figures},
+            tuple(chosen[:MOST_PARTITIONS]),
+        )
+
+    def _unindexed(self) -> Iterator[Finding]:
+        """Rows that the declared indexes do not cover, where they would be indexed."""
+        rows = unindexed(self.manifest, self.leaves)
+        if not rows:
+            return
+        by_id = {leaf.object_id: self._size(leaf) for leaf in self.leaves if leaf.object_id in rows}
+        chosen = _worst_first(by_id.values(), lambda each: each.rows)
+        total = sum(rows.values())
+        yield Finding(
+            "unindexed-rows",
+            f"{counted(total, 'row')} in {counted(len(chosen), 'partition')} are in no index yet: "
+            f"{_named(chosen)}.",
+            self._shell("index"),
+            "table.optimize_indexes()",
+            {"partitions": len(chosen), "rows": total},
             tuple(chosen[:MOST_PARTITIONS]),
         )
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from phalanx.errors import PhalanxError
 from phalanx.storage import head
+from phalanx.storage.dropped import dropped_leaves, with_dropped
 from phalanx.storage.head import LeafVersion, head_of, with_head
 from phalanx.storage.history_rows import snapshots_in
 from phalanx.storage.location import Location
@@ -51,22 +52,7 @@ def newest(manifest: Manifest) -> int | None:
 
 def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
     """The manifest of a snapshot, by id or as of a time (in UTC where it names no zone)."""
-    snapshot = _plain(snapshot)
-    found = snapshots_in(manifest)
-    if isinstance(snapshot, datetime):
-        moment = snapshot if snapshot.tzinfo else snapshot.replace(tzinfo=UTC)
-        chosen = [each for each in found if datetime.fromisoformat(each["time"]) <= moment]
-    else:
-        chosen = [each for each in found if each["id"] == snapshot]
-    if not chosen:
-        span = f"{found[0]['id']} to {found[-1]['id']}" if found else "none"
-        newest = head_of(manifest)
-        gone = "Older ones were removed by vacuum. " if newest and newest.horizon else ""
-        raise PhalanxError(
-            f"{manifest.root} has no snapshot {snapshot}: expected one of {span}. {gone}See "
-            "snapshots()."
-        )
-    wanted = chosen[-1]
+    wanted = found(manifest, snapshot)
     # Other commits than snapshots change the manifest too: the snapshot is the next or later.
     shown = None
     for version in range(int(wanted["manifest_version"]) + 1, manifest.version + 1):
@@ -89,7 +75,27 @@ def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
     )
 
 
-def _plain(snapshot: Any) -> int | datetime:
+def found(manifest: Manifest, snapshot: int | datetime) -> dict[str, Any]:
+    """What the row of a snapshot says, by id or as of a time."""
+    snapshot = plain(snapshot)
+    listed = snapshots_in(manifest)
+    if isinstance(snapshot, datetime):
+        moment = snapshot if snapshot.tzinfo else snapshot.replace(tzinfo=UTC)
+        chosen = [each for each in listed if datetime.fromisoformat(each["time"]) <= moment]
+    else:
+        chosen = [each for each in listed if each["id"] == snapshot]
+    if not chosen:
+        span = f"{listed[0]['id']} to {listed[-1]['id']}" if listed else "none"
+        newest = head_of(manifest)
+        gone = "Older ones were removed by vacuum. " if newest and newest.horizon else ""
+        raise PhalanxError(
+            f"{manifest.root} has no snapshot {snapshot}: expected one of {span}. {gone}See "
+            "snapshots()."
+        )
+    return chosen[-1]
+
+
+def plain(snapshot: Any) -> int | datetime:
     """What a user names a snapshot by; as `snapshots()` has it, too."""
     if isinstance(snapshot, pa.Scalar):
         snapshot = snapshot.as_py()
@@ -111,10 +117,11 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
         past = at(base, snapshot)
         wanted, places = past.versions(), locations_of(past)
         locations, named = locations_of(base), named_by_others(base, newest)
+        dropped = dropped_leaves(base, wanted)
+        locations |= {name: leaf.location for name, leaf in dropped.items()}
 
         def restored(item: tuple[str, int | None]) -> LeafVersion | None:
             name, now = item
-            assert now is not None
             location, then = locations[name], wanted.get(name)
             if name in wanted and places[name] != location:
                 raise PhalanxError(
@@ -125,6 +132,7 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
             if then == now:
                 return None
             if then is None:
+                assert now is not None
                 version = emptied(location, now).version
             else:
                 version = aligned(
@@ -133,8 +141,10 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
             added, removed = _rows_changed(base, name, location, now, version)
             return LeafVersion(name, version, "rollback", added, removed, named.get(name))
 
-        leaves = [leaf for leaf in in_parallel(restored, base.versions().items()) if leaf]
-        return head.commit(base, newest, leaves, "rollback")
+        current = {**base.versions(), **dict.fromkeys(dropped)}
+        leaves = [leaf for leaf in in_parallel(restored, current.items()) if leaf]
+        again = past.rows_of(dropped) if dropped else None
+        return head.commit(base, newest, leaves, "rollback", new=again)
 
     number = head.until_committed(attempt, manifest)
     with standing(number):
@@ -147,8 +157,8 @@ def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
     before, after = at(manifest, a), at(manifest, b)
     old, new = before.versions(), after.versions()
     old_places, new_places = locations_of(before), locations_of(after)
-    # Partitions are never taken away: the later of the two has all.
-    whole = after if len(new) >= len(old) else before
+    # The later of the two knows all, also those that were dropped.
+    whole = max((with_dropped(each) for each in (after, before)), key=_partitions)
     locations = locations_of(whole)
     names = list(whole.versions())
     changed = [
@@ -185,6 +195,10 @@ def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
             "rows_removed": pa.array([removed for _, removed in counts], pa.int64()),
         },
     )
+
+
+def _partitions(manifest: Manifest) -> int:
+    return manifest.total_partitions
 
 
 def _rows_changed(

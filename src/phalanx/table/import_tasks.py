@@ -14,7 +14,8 @@ from phalanx.planning.import_plan import ImportUnit
 from phalanx.planning.splits import FEWEST_BYTES, OPENING_BYTES, packed, split_size
 from phalanx.storage.failures import told
 from phalanx.table.chunks import few_tasks
-from phalanx.table.jobs import TaskFiles, WriteJob
+from phalanx.table.job_files import TaskFiles
+from phalanx.table.jobs import WriteJob
 
 # ── on the executors ─────────────────────────────────────────────────────────────────────────
 

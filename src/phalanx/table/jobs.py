@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import lance
-import numpy as np
 import pyarrow as pa
-from lance.fragment import FragmentMetadata
 
 from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.model.binding import bind
-from phalanx.model.grouping import positions
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.storage import leaf
 from phalanx.storage.failures import told
@@ -34,38 +31,20 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
-from phalanx.storage.staging import copied_files
-from phalanx.storage.writing import LeafWrite, leaf_writes, remove_unlisted
+from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
 from phalanx.table import operations
-from phalanx.table.arrivals import Statement, Target, shuffled
+from phalanx.table.arrivals import Statement, shuffled
+from phalanx.table.job_files import NOTHING, ArrivedFiles, LeafFiles, TaskFiles
 from phalanx.table.job_leaves import NEW, leaves_of
-from phalanx.table.staged import StagedChanges, Start
+from phalanx.table.staged import StagedChanges
+from phalanx.table.strong import Start
 from phalanx.table.transaction import check_marker
 
 APPEND, OVERWRITE, OVERWRITE_PARTITIONS = "append", "overwrite", "overwrite_partitions"
 # The rows were in other files before, which are removed with the same commit.
 MOVE = "rewrite"
-
-
-@dataclass(frozen=True, slots=True)
-class LeafFiles:
-    """Files that a task has written: where, and of which leaf, as the manifest names it."""
-
-    location: str
-    fragments: tuple[FragmentMetadata, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFiles:
-    """What one task has written: partitions, and the files of each."""
-
-    keys: pa.Table
-    files: tuple[LeafFiles, ...]
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return sum(each.num_rows for files in self.files for each in files.fragments)
+# Single rows go, by their ids, and others come; that is done with a `RowJob`.
+ROW_CHANGES = ("delete", "update", "merge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +55,8 @@ class Committed:
     partitions: int
     fragments: int
     snapshot: int | None = None
+    # One with the same marker was committed before: this one was not.
+    is_repeated: bool = False
 
     def __str__(self) -> str:
         snapshot = "" if self.snapshot is None else f", snapshot {self.snapshot}"
@@ -107,7 +88,7 @@ class WriteJob:
         cls, manifest: LeafListing, operation: str, where: str = "true", marker: str | None = None
     ) -> WriteJob:
         """A job on the newest state of a table; a predicate that does not fit is refused."""
-        if operation not in (APPEND, OVERWRITE, OVERWRITE_PARTITIONS, MOVE):
+        if operation not in (APPEND, OVERWRITE, OVERWRITE_PARTITIONS, MOVE, *ROW_CHANGES):
             raise PhalanxError(f"Cannot begin a job that does {operation!r}.")
         wanted = _marker_of(marker)
         bind(where, manifest.properties.schema)
@@ -161,7 +142,7 @@ class WriteJob:
     def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
         manifest = self.manifest
         if self.done is not None:
-            return TaskFiles(pa.table({}), ())
+            return TaskFiles.none()
         with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
             leaves = self.leaves(arrived.keys)
 
@@ -197,20 +178,28 @@ class WriteJob:
 
     # ── on the driver ────────────────────────────────────────────────────────────────────────
 
-    def commit(self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite] = ()) -> Committed:
+    def commit(
+        self,
+        tasks: Sequence[TaskFiles],
+        removed: Sequence[LeafWrite] = (),
+        looked: Footprint | None = None,
+    ) -> Committed:
         """Make the files of all tasks visible: at once in strong mode, else leaf by leaf.
 
-        `removed` are the files that a move took the rows from.
+        `removed` is what goes with a move or a change of rows; `looked` says where the rows to
+        change were looked for, if others must not have brought any there.
         """
         if self.done is not None:
-            return Committed(0, 0, 0, self.done)
+            return Committed(0, 0, 0, self.done, is_repeated=True)
         with told(f"commit to {self.root}"):
-            return self._commit(tasks, removed)
+            return self._commit(tasks, removed, looked)
 
-    def _commit(self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite]) -> Committed:
+    def _commit(
+        self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite], looked: Footprint | None
+    ) -> Committed:
         manifest = Manifest.open(self.root) if self.hive is None else self._unchanged()
         base = self._base(manifest)
-        arrived = _ArrivedFiles.of(self, tasks)
+        arrived = ArrivedFiles.of(self.root, NewLeaves(self.id), tasks)
         snapshot: int | None = None
         is_repeated = False
 
@@ -230,20 +219,22 @@ class WriteJob:
                 operations.add(run, arrived)
             case "overwrite":
                 predicate = self._replaced(base)
-                operations.replace_matching(run, arrived or _NOTHING, predicate)
+                operations.replace_matching(run, arrived or NOTHING, predicate)
             case "overwrite_partitions" if arrived is not None:
                 operations.replace_partitions(run, arrived)
             case "rewrite":
-                operations.replace_files(run, arrived or _NOTHING, removed)
+                operations.replace_files(run, arrived or NOTHING, removed)
+            case "delete" | "update" | "merge" if arrived is not None or removed:
+                operations.change_rows(run, arrived or NOTHING, removed, self.operation, looked)
         if snapshot is None and self.marker is not None and isinstance(manifest, Manifest):
             # Also a job without rows is done once.
             snapshot = StagedChanges(self._start(manifest)).commit_snapshot(self.marker)
         if arrived is None:
-            return Committed(0, 0, 0, snapshot)
+            return Committed(0, 0, 0, snapshot, is_repeated)
         if isinstance(manifest, Manifest):
             remove_unlisted(Manifest.open(self.root), arrived.new_locations)
         if is_repeated:
-            return Committed(0, 0, 0, snapshot)
+            return Committed(0, 0, 0, snapshot, is_repeated=True)
         return Committed(arrived.rows, arrived.keys.num_rows, arrived.fragments, snapshot)
 
     def _unchanged(self) -> LeafListing:
@@ -297,91 +288,3 @@ def _manifest_of(
     if hive is not None:
         return open_root(root, dict(hive))
     return Manifest.open(root).at_version(version)
-
-
-@dataclass(frozen=True, slots=True)
-class _ArrivedFiles:
-    """The files of all tasks, by partition."""
-
-    job: WriteJob
-    keys: pa.Table
-    files: tuple[tuple[LeafFiles, ...], ...]
-
-    @classmethod
-    def of(cls, job: WriteJob, tasks: Iterable[TaskFiles]) -> _ArrivedFiles | None:
-        """The files of the tasks that wrote any; None if none did."""
-        wrote = [task for task in tasks if task.files]
-        if not wrote:
-            return None
-        keys = wrote[0].keys
-        files: list[list[LeafFiles]] = [[each] for each in wrote[0].files]
-        for task in wrote[1:]:
-            places = positions(task.keys, keys)
-            fresh = np.flatnonzero(places < 0)
-            places[fresh] = np.arange(len(fresh)) + keys.num_rows
-            keys = pa.concat_tables([keys, task.keys.take(pa.array(fresh))])
-            files.extend([] for _ in fresh)
-            for place, each in zip(places.tolist(), task.files, strict=True):
-                files[place].append(each)
-        return cls(job, keys, tuple(map(tuple, files)))
-
-    @property
-    def rows(self) -> int:
-        return sum(each.num_rows for each in self._fragments)
-
-    @property
-    def fragments(self) -> int:
-        """How many fragments there are."""
-        return len(self._fragments)
-
-    @property
-    def _fragments(self) -> list[FragmentMetadata]:
-        return [each for leaf in self.files for files in leaf for each in files.fragments]
-
-    @property
-    def new_locations(self) -> set[str]:
-        """Where tasks have written: the leaves that they made are among these."""
-        made = NewLeaves(self.job.id)
-        return {
-            files.location
-            for leaf_files in self.files
-            for files in leaf_files
-            if files.location == made.directory(files.location.partition("_")[2])
-        }
-
-    def arrive(self, target: Target) -> list[LeafWrite]:
-        """The files, each in its leaf; those of a leaf that another writer made are copied."""
-        target.ensure_partitions(self.keys, NewLeaves(self.job.id))
-        manifest = target.manifest
-        spec = manifest.properties.spec
-        leaves = manifest.leaves()[spec.id].take(pa.array(manifest.places(self.keys)))
-        writes = list(leaf_writes(manifest, spec.id, leaves, [None] * leaves.num_rows))
-
-        def arrived(place: int) -> LeafWrite:
-            write = writes[place]
-            found: list[FragmentMetadata] = []
-            for files in self.files[place]:
-                source = self.job.root.child(files.location)
-                if source.uri == write.location.uri:
-                    found += files.fragments
-                else:
-                    into = target.open_leaf(write.location, write.version)
-                    found += copied_files(
-                        source.open_leaf(), source, files.fragments, write.location, into
-                    )
-            return replace(write, fragments=tuple(found))
-
-        return in_parallel(arrived, range(len(writes)), WRITE_THREADS)
-
-
-class _Nothing:
-    """No rows, of no partition: an overwrite by them only removes."""
-
-    rows = 0
-    keys = pa.table({})
-
-    def arrive(self, target: Target) -> list[LeafWrite]:
-        return []
-
-
-_NOTHING = _Nothing()

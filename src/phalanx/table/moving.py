@@ -19,10 +19,11 @@ from phalanx.storage.reading import LeafScan
 from phalanx.storage.writing import LeafWrite
 from phalanx.table import strong
 from phalanx.table.inspection import bytes_of
-from phalanx.table.jobs import MOVE, TaskFiles, WriteJob
+from phalanx.table.job_files import TaskFiles
+from phalanx.table.jobs import MOVE, WriteJob
+from phalanx.table.overtaken import Overtaken
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
 from phalanx.table.rewriting import Progress, Rewritten, run_tasks, until_settled
-from phalanx.table.staged import Overtaken
 
 
 def plan_move(manifest: Manifest, options: RewriteOptions, target: int) -> PlannedFiles:

@@ -7,13 +7,16 @@ does not depend on how many snapshots are read at once, nor on what happened to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Protocol
 
 from phalanx.errors import PhalanxError
 from phalanx.planning.scan import OBJECT_ID
+from phalanx.storage.dropped import with_dropped
 from phalanx.storage.head import Head, head_of
 from phalanx.storage.history_rows import (
     LeafChange,
@@ -115,12 +118,34 @@ def position_before(manifest: Manifest, first: int | datetime) -> Position:
     return Position(start - 1)
 
 
+class Amount(Protocol):
+    """Rows that are read together: how many, and how many bytes."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, wanted or not."""
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+
+
+# What the snapshots after one, up to another, brought: each part with its snapshot.
+Brought = Callable[[int, int], Iterable[tuple[int, Amount]]]
+
+
 def next_position(
-    manifest: Manifest, after: Position, until: Position, limits: Limits, wanted: Wanted
+    manifest: Manifest,
+    after: Position,
+    until: Position,
+    limits: Limits,
+    wanted: Wanted,
+    brought: Brought | None = None,
 ) -> Position:
     """How far to read at once; `after` itself where nothing new is there.
 
-    Snapshots that brought nothing are passed too: vacuum may remove them.
+    Snapshots that brought nothing are passed too: vacuum may remove them. What they brought are
+    new rows, unless something else is told.
     """
     if after == until or (until.snapshot == after.snapshot and after.time is None):
         return after
@@ -131,17 +156,18 @@ def next_position(
     if limits.snapshots is not None:
         last = min(last, after.snapshot + limits.snapshots)
     if limits.rows is not None or limits.bytes is not None:
-        last = _last_within(manifest, after.snapshot, last, limits, wanted)
+        told = brought or functools.partial(_arrivals, manifest, wanted=wanted)
+        last = _last_within(after.snapshot, last, limits, told)
     return until if last == until.snapshot else Position(last, said[last])
 
 
-def _last_within(manifest: Manifest, after: int, until: int, limits: Limits, wanted: Wanted) -> int:
+def _last_within(after: int, until: int, limits: Limits, told: Brought) -> int:
     rows = size = 0
     for first in range(after, until, _SNAPSHOTS_AT_ONCE):
         last = min(first + _SNAPSHOTS_AT_ONCE, until)
-        found = _arrivals(manifest, first, last, wanted)
+        found = list(told(first, last))
         for number in range(first + 1, last + 1):
-            brought = [piece for change, piece in found if change.entry.snapshot == number]
+            brought = [piece for snapshot, piece in found if snapshot == number]
             rows += sum(piece.rows for piece in brought)
             size += sum(piece.size for piece in brought)
             is_over = _exceeds(rows, limits.rows) or _exceeds(size, limits.bytes)
@@ -162,7 +188,7 @@ def new_rows(manifest: Manifest, after: Position, until: Position, wanted: Wante
     """
     if after.snapshot == until.snapshot:
         return []
-    with _unless_lost(manifest, after, until):
+    with unless_lost(manifest, after, until):
         if after.snapshot == NOTHING:
             return _all_rows(manifest, until.snapshot, wanted)
         found = _arrivals(manifest, after.snapshot, until.snapshot, wanted)
@@ -170,7 +196,7 @@ def new_rows(manifest: Manifest, after: Position, until: Position, wanted: Wante
 
 
 @contextmanager
-def _unless_lost(manifest: Manifest, after: Position, until: Position) -> Iterator[None]:
+def unless_lost(manifest: Manifest, after: Position, until: Position) -> Iterator[None]:
     """Tell that snapshots are gone, before they are read and when that fails."""
     check_there(manifest, after, until)
     try:
@@ -192,8 +218,8 @@ def _all_rows(manifest: Manifest, snapshot: int, wanted: Wanted) -> list[Piece]:
 
 def _arrivals(
     manifest: Manifest, after: int, until: int, wanted: Wanted
-) -> list[tuple[LeafChange, Piece]]:
-    """What each snapshot brought to each leaf that may have wanted rows."""
+) -> list[tuple[int, Piece]]:
+    """What each snapshot brought to the leaves that may have wanted rows."""
     scans = _leaf_scans(manifest, wanted)
     changes = [
         change
@@ -213,16 +239,20 @@ def _arrivals(
         ]
 
     found = in_parallel(arrived, changes)
-    return [(change, piece) for change, each in zip(changes, found, strict=True) for piece in each]
+    return [
+        (change.entry.snapshot, piece)
+        for change, each in zip(changes, found, strict=True)
+        for piece in each
+    ]
 
 
 def _leaf_scans(manifest: Manifest, wanted: Wanted) -> dict[str, LeafScan]:
     """The scan of each leaf that may have wanted rows, by its object id.
 
-    Planned as the table is now: partitions are never taken away, and files are read in its schema
-    by their field ids.
+    Planned as the table is now, with the partitions that were dropped: files are read in its
+    schema by their field ids.
     """
-    scan = scan_of(manifest, wanted.where, wanted.columns, None)
+    scan = scan_of(with_dropped(manifest), wanted.where, wanted.columns, None)
     names = [
         name
         for spec in scan.plan.pruning.specs
@@ -266,8 +296,8 @@ def _lost(manifest: Manifest, start: str, last: int) -> PhalanxError:
         f"Cannot stream from {manifest.root} {start}: which rows came up to snapshot {last} is "
         f"not known any more. Vacuum removes old snapshots; the oldest one left is {oldest}. "
         "Start the stream with a new checkpoint: it reads the whole table first, or only what "
-        f"came since with starting_snapshot={oldest + 1}. To prevent it, vacuum only what is "
-        "older than the stream ever stands still."
+        f"came since with starting_snapshot={oldest + 1} (for changes: from_snapshot={oldest}). To "
+        "prevent it, vacuum only what is older than the stream ever stands still."
     )
 
 

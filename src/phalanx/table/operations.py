@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from phalanx.errors import InvalidPredicate
 from phalanx.model.binding import bind
+from phalanx.model.partition_key import PartitionKey
 from phalanx.model.predicate import TRUE, Predicate, all_of, among
 from phalanx.model.rows import reader_of
 from phalanx.planning.fields import bound_fields
 from phalanx.planning.pruning import prune
-from phalanx.storage.leaf_listing import LeafListing
+from phalanx.planning.scan import OBJECT_ID, READ_VERSION
+from phalanx.storage.leaf_listing import LeafListing, Leaves
+from phalanx.storage.parallel import THREADS, in_parallel
 from phalanx.storage.path_values import path_values
 from phalanx.storage.shuffle import Shuffled
-from phalanx.storage.writing import LeafWrite, deleting, deleting_keys, leaf_writes, merged
+from phalanx.storage.writing import (
+    Footprint,
+    LeafWrite,
+    deleting,
+    deleting_keys,
+    leaf_writes,
+    merged,
+    named,
+)
 from phalanx.table.arrivals import Arriving, LocalRows, Statement, Target, shuffled
 from phalanx.table.scan import plan_of
 
 # How to finish what reached only some partitions.
-_REPEAT = "Call it again with the same arguments: that gives the same table as one whole call."
+REPEAT = "Call it again with the same arguments: that gives the same table as one whole call."
 _APPEND_THE_REST = (
     "Append the rows of the partitions not written; where these partitions held no other rows, "
     "overwrite_partitions with the same data does it too."
+)
+_ROWS_MAY_BE_TWICE = (
+    "Rows that moved from one partition to another may be in both, or in neither. Look at these "
+    "partitions before you run it again, or use strong mode, where all of it is done or nothing."
 )
 
 
@@ -64,7 +82,7 @@ def add(run: Run, rows: Arriving) -> int:
 
 def replace_matching(run: Run, rows: Arriving, predicate: Predicate) -> int:
     """Replace the rows that match a predicate by others; how many came."""
-    return _replace(run, rows, lambda now: _deletions(now, predicate), "overwrite")
+    return _replace(run, rows, lambda now: deletions(now, predicate), "overwrite")
 
 
 def replace_partitions(run: Run, rows: Arriving) -> int:
@@ -79,7 +97,36 @@ def replace_files(run: Run, rows: Arriving, removed: Sequence[LeafWrite]) -> int
 
     def statement(target: Target) -> int:
         deletions = {write.location.uri: write for write in removed}
-        return target.commit(merged(rows.arrive(target), deletions), "rewrite", _REPEAT)
+        return target.commit(merged(rows.arrive(target), deletions), "rewrite", REPEAT)
+
+    run(statement)
+    return rows.rows
+
+
+def change_rows(
+    run: Run,
+    rows: Arriving,
+    removed: Sequence[LeafWrite],
+    operation: str,
+    looked: Footprint | None = None,
+) -> int:
+    """Remove rows that were found before, and add others; how many came.
+
+    Where `looked` says which partitions they were looked for in, rows that another change has
+    brought there are a conflict: they might have been found too.
+    """
+
+    def statement(target: Target) -> int:
+        if looked is not None:
+            target.depend_on(looked, replaced=True)
+        gone = {write.location.uri: replace(write) for write in removed}
+        writes = merged(rows.arrive(target), gone)
+        for write in writes:
+            write.gives = write.deletion is not None
+            if write.deletion is None:
+                # Others give some of these rows up: they are here before they are gone there.
+                write.moved, write.fragments = write.fragments, ()
+        return target.commit(writes, operation, _ROWS_MAY_BE_TWICE)
 
     run(statement)
     return rows.rows
@@ -92,7 +139,7 @@ def _replace(
         target.depend_on(functools.partial(_footprint, removed), replaced=True)
         writes = rows.arrive(target)
         deletions = {write.location.uri: write for write in removed(target.manifest)}
-        return target.commit(merged(writes, deletions), operation, _REPEAT)
+        return target.commit(merged(writes, deletions), operation, REPEAT)
 
     run(statement)
     return rows.rows
@@ -103,11 +150,85 @@ def delete(manifest: LeafListing, run: Run, where: str) -> int:
     predicate = bind(where, manifest.properties.schema)
 
     def statement(target: Target) -> int:
-        removed = functools.partial(_deletions, predicate=predicate)
+        removed = functools.partial(deletions, predicate=predicate)
         target.depend_on(functools.partial(_footprint, removed), replaced=False)
-        return target.commit(list(removed(target.manifest)), "delete", _REPEAT)
+        return target.commit(list(removed(target.manifest)), "delete", REPEAT)
 
     return run(statement)
+
+
+def drop_partitions(manifest: LeafListing, run: Run, where: str) -> int:
+    """Take the partitions all of whose rows match out of the table; returns how many.
+
+    By the values that partitions have, and no data: one that may match in part is refused, unless
+    it has no rows.
+    """
+    predicate = bind(where, manifest.properties.schema)
+
+    def statement(target: Target) -> int:
+        chosen = whole_partitions(target.manifest, predicate)
+        if (some := _first_with_rows(target.manifest, chosen.partial)) is not None:
+            raise InvalidPredicate(
+                f"Cannot drop partitions where {where!r}: partition {named([some])} may match "
+                "in part, and it is dropped as a whole or not at all. Choose a predicate that its "
+                "values decide, or remove rows with delete()."
+            )
+        looked_at = functools.partial(_dropped_versions, predicate=predicate)
+        target.depend_on(looked_at, replaced=False)
+        return target.drop(chosen.whole, REPEAT)
+
+    return run(statement)
+
+
+def _dropped_versions(manifest: LeafListing, predicate: Predicate) -> dict[str, int | None]:
+    return versions_of(whole_partitions(manifest, predicate).whole)
+
+
+def versions_of(leaves: Mapping[int, pa.Table]) -> dict[str, int | None]:
+    """The versions of some leaves, by object id."""
+    return {
+        name: version
+        for some in leaves.values()
+        for name, version in zip(
+            some.column(OBJECT_ID).to_pylist(), some.column(READ_VERSION).to_pylist(), strict=True
+        )
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPartitions:
+    """The leaves all of whose rows match, by their values, and those that may have some."""
+
+    whole: Leaves
+    partial: Leaves
+
+
+def whole_partitions(manifest: LeafListing, predicate: Predicate) -> ChosenPartitions:
+    """The leaves that a predicate chooses, by spec."""
+    plan = plan_of(manifest, predicate)
+    chosen = ChosenPartitions({}, {})
+    for number, leaves in plan.leaves.items():
+        residuals = plan.residuals[number]
+        is_whole = np.array([each == TRUE for each in residuals.predicates], dtype=bool)
+        matches_all = is_whole[residuals.places]
+        chosen.whole[number] = leaves.filter(pa.array(matches_all))
+        chosen.partial[number] = leaves.filter(pa.array(~matches_all))
+    return chosen
+
+
+def _first_with_rows(manifest: LeafListing, leaves: Leaves) -> PartitionKey | None:
+    """The first of some leaves that has rows; no more are opened than that takes."""
+    for number, some in leaves.items():
+        for start in range(0, some.num_rows, THREADS):
+            few = some.slice(start, THREADS)
+            writes = list(leaf_writes(manifest, number, few, [None] * few.num_rows))
+            counts = in_parallel(
+                lambda write: write.location.open_leaf(write.version).count_rows(), writes
+            )
+            for write, count in zip(writes, counts, strict=True):
+                if count:
+                    return write.key
+    return None
 
 
 def _footprint(
@@ -123,7 +244,7 @@ def _local(
     return shuffled(manifest, reader_of(data), predicate, where, in_memory=in_memory)
 
 
-def _deletions(manifest: LeafListing, predicate: Predicate) -> Iterator[LeafWrite]:
+def deletions(manifest: LeafListing, predicate: Predicate) -> Iterator[LeafWrite]:
     """The removal of the matching rows from every leaf that may have some."""
     plan = plan_of(manifest, predicate)
     schema = manifest.properties.schema

@@ -26,8 +26,11 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.writing import named
 from phalanx.table.inspection import bytes_of
+from phalanx.table.overtaken import Overtaken
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
-from phalanx.table.staged import LeafRewrite, Overtaken, StagedChanges, Start
+from phalanx.table.staged import StagedChanges
+from phalanx.table.staged_leaf import LeafRewrite
+from phalanx.table.strong import Start
 from phalanx.table.work import collected
 
 # Iceberg's number of commits, where progress is kept.
@@ -55,6 +58,8 @@ class Rewritten:
     bytes_after: int = 0
     rows: int = 0
     snapshots: tuple[int, ...] = ()
+    # What was then done for the table's indexes, if it has any.
+    indexed: Any = None
 
     def and_then(self, later: Rewritten) -> Rewritten:
         """Both, of which the second did what the first had left."""
@@ -81,9 +86,14 @@ class Rewritten:
             "bytes_after": self.bytes_after,
             "rows": self.rows,
             "snapshots": list(self.snapshots),
-        }
+        } | ({} if self.indexed is None else {"indexed": self.indexed.to_dict()})
 
     def __str__(self) -> str:
+        indexed = self.indexed
+        done = "" if indexed is None or not indexed.partitions else f"; {indexed}"
+        return self._rewritten() + done
+
+    def _rewritten(self) -> str:
         if not self.groups and not self.dropped:
             return "nothing to rewrite"
         text = (
@@ -360,7 +370,7 @@ def _commit_leaves(
 
 
 def _kept(
-    groups: Sequence[RewriteGroup], ran: Mapping[int, Compacted], kept: Sequence[Compacted]
+    groups: Sequence[RewriteGroup], ran: Mapping[int, Compacted], kept: Sequence[object]
 ) -> dict[int, Compacted]:
     ids = set(map(id, kept))
     return {group.id: ran[group.id] for group in groups if id(ran[group.id]) in ids}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ from lance.fragment import FragmentMetadata
 from phalanx.model.predicate import TRUE
 from phalanx.planning.splits import packed, split_size
 from phalanx.storage.failures import told
+from phalanx.storage.location import Location
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.reading import LeafScan, in_order
 from phalanx.table.inspection import bytes_of
@@ -47,7 +50,7 @@ class Piece:
 
 def tasks_of(scan: Scan, wanted_bytes: int | None = None) -> list[ScanTask]:
     """The scan in tasks of about equal bytes, in its order."""
-    leaves = in_parallel(pieces, scan.leaf_scans())
+    leaves = pieces_of_all(scan.leaf_scans())
     return packed_tasks([piece for each in leaves for piece in each], wanted_bytes)
 
 
@@ -70,16 +73,51 @@ def first_rows(found: Iterable[Piece], limit: int) -> list[Piece]:
     return kept
 
 
+def pieces_of_all(scans: Sequence[LeafScan]) -> list[list[Piece]]:
+    """The fragments of each leaf; leaves that are not known yet are opened side by side."""
+    unknown = [scan for scan in scans if _VERSIONS.known(scan) is None]
+    opened = dict(zip(map(id, unknown), in_parallel(pieces, unknown), strict=True))
+    return [opened[id(scan)] if id(scan) in opened else pieces(scan) for scan in scans]
+
+
 def pieces(scan: LeafScan) -> list[Piece]:
     """The fragments of a leaf, in the version that is its newest now if none is named."""
-    dataset = scan.location.open_leaf(scan.version)
-    pinned = replace(scan, version=dataset.version)
+    version, fragments = _VERSIONS.known(scan) or _VERSIONS.opened(scan)
+    pinned = replace(scan, version=version)
     wanted = None if scan.fragments is None else set(scan.fragments)
-    return [
-        piece_of(pinned, each.metadata)
-        for each in dataset.get_fragments()
-        if wanted is None or each.fragment_id in wanted
-    ]
+    return [piece_of(pinned, each) for each in fragments if wanted is None or each.id in wanted]
+
+
+class _Versions:
+    """The fragments of the last leaves that were opened in a version: that never changes."""
+
+    _MOST = 1 << 14
+
+    def __init__(self) -> None:
+        self._fragments: OrderedDict[tuple[Location, int], list[FragmentMetadata]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, scan: LeafScan) -> tuple[int, list[FragmentMetadata]] | None:
+        """The version that is to be read and its fragments, without a look at the leaf."""
+        if scan.version is None:
+            return None
+        with self._lock:
+            found = self._fragments.get((scan.location, scan.version))
+            return None if found is None else (scan.version, found)
+
+    def opened(self, scan: LeafScan) -> tuple[int, list[FragmentMetadata]]:
+        """The version that is read, and its fragments, as the leaf has them."""
+        dataset = scan.location.open_leaf(scan.version)
+        fragments = [each.metadata for each in dataset.get_fragments()]
+        if not scan.location.has_reused_paths:
+            with self._lock:
+                self._fragments[scan.location, dataset.version] = fragments
+                while len(self._fragments) > self._MOST:
+                    self._fragments.popitem(last=False)
+        return dataset.version, fragments
+
+
+_VERSIONS = _Versions()
 
 
 def piece_of(scan: LeafScan, fragment: FragmentMetadata) -> Piece:

@@ -2,85 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from itertools import islice
 
 import lance
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
-from phalanx.model.partition_key import PartitionKey, keys_of
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
-from phalanx.storage import compacting, head
-from phalanx.storage.compacting import Compacted
+from phalanx.storage import head, replacing
+from phalanx.storage.dropped import OPERATION as DROP
+from phalanx.storage.dropped import dropped_leaves, parted
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
 from phalanx.storage.history_rows import Marker, committed_marker, entries_of
+from phalanx.storage.leaf_listing import Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import leaf_directory
 from phalanx.storage.new_leaves import NewLeaves
+from phalanx.storage.new_partitions import made_partitions, rows_of_made
 from phalanx.storage.parallel import in_parallel
-from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.publishing import check_main, locations_of, note_published, publish, standing
 from phalanx.storage.races import is_lost_race
+from phalanx.storage.recording import Recording
+from phalanx.storage.replacing import Replacement
 from phalanx.storage.staging import StagedVersion, moved, rebase, stage
-from phalanx.storage.writing import Footprint, LeafWrite, named, remove_unlisted
+from phalanx.storage.writing import (
+    MOST_NAMED,
+    Footprint,
+    LeafWrite,
+    emptying,
+    named,
+    remove_unlisted,
+)
 from phalanx.table.keys import keys_named
-from phalanx.table.strong import begin
+from phalanx.table.overtaken import Overtaken, changed_since, vacuumed
+from phalanx.table.staged_leaf import LeafRewrite, StagedLeaf
+from phalanx.table.strong import Start
 
-
-@dataclass(frozen=True, slots=True)
-class LeafRewrite:
-    """A leaf in a version, and files that hold the rows of others in it."""
-
-    key: PartitionKey
-    object_id: str
-    location: Location
-    version: int
-    results: tuple[Compacted, ...]
-
-
-class Overtaken(CommitConflict):
-    """Another snapshot changed the same rows: the same statements may succeed on top of it."""
-
-
-@dataclass(slots=True)
-class _Leaf:
-    """A leaf with staged changes; one without a base was made by this transaction."""
-
-    key: PartitionKey
-    location: Location
-    base: int | None
-    version: int
-    main: int
-    operations: list[str] = field(default_factory=list)
-    added: int = 0
-    removed: int = 0
-    rewritten: tuple[Compacted, ...] = ()
-
-    @property
-    def operation(self) -> str:
-        return "+".join(dict.fromkeys(self.operations)) or "create"
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a transaction begins with: a moment, a manifest of that time or later, and its head."""
-
-    # Before anything is read or written: a vacuum compares it with its own time.
-    began: datetime
-    base: Manifest
-    head: Head
-
-    @classmethod
-    def now(cls, manifest: Manifest) -> Start:
-        """The newest snapshot."""
-        began = datetime.now(UTC)
-        return cls(began, *begin(manifest))
+# What leaves rows as they are, unless it takes them away.
+_NO_REPLACEMENT = frozenset({"append", "delete", "index", DROP})
 
 
 class StagedChanges:
@@ -92,14 +55,17 @@ class StagedChanges:
         self._serializable = isolation == "serializable"
         self._reads: list[Footprint] = []
         self._replaced: list[Footprint] = []
-        self._leaves: dict[str, _Leaf] = {}
-        self._new_keys: pa.Table | None = None
-        self._new: list[_Leaf] = []
+        self._leaves: dict[str, StagedLeaf] = {}
+        self._new_keys: list[pa.Table] = []
+        self._new: list[StagedLeaf] = []
         self._made: list[str] = []
         self._operations: list[str] = []
+        # The leaves that are not listed any more, with the versions that they had.
+        self._dropped: dict[str, int] = {}
         # Leaves that files were written for, in the versions that get them.
         self._opened: dict[tuple[str, int | None], lance.LanceDataset] = {}
         self._rebased: dict[tuple[str, int], int] = {}
+        self._updates = Recording()
         self.is_repeated = False
         """Whether another transaction with the same marker was committed, and this one was not."""
 
@@ -110,23 +76,35 @@ class StagedChanges:
         missing = self.manifest.missing(keys)
         if not missing.num_rows:
             return
-        rows = new_partitions(self.manifest, missing, new.directory)
-        tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
-        names = tables.column("object_id").to_pylist()
-        places = tables.column("location").to_pylist()
-        if new.job is None:
-            self._made += places
-        schema, root = self.manifest.properties.schema, self.manifest.root
-        versions = in_parallel(lambda place: new.create(root.child(place), schema), places)
-        for key, name, place, version in zip(
-            keys_of(missing), names, places, versions, strict=True
-        ):
-            self._leaves[name] = _Leaf(key, root.child(place), None, version, version)
-            self._new.append(self._leaves[name])
-        others = [] if self._new_keys is None else [self._new_keys]
-        self._new_keys = pa.concat_tables([*others, missing])
-        staged = dict(zip(names, versions, strict=True))
-        self.manifest = self.manifest.with_staged(staged, rows)
+        made = made_partitions(self.base, self.manifest, missing, new, self._dropped)
+        for each in made.leaves:
+            found = StagedLeaf(each.key, each.location, None, each.version, each.main)
+            self._leaves[each.object_id] = found
+            if each.before is None and new.job is None:
+                self._made.append(self._place(each.location))
+            if each.before is not None and self._dropped.pop(each.object_id, None) is not None:
+                found.base, found.operations = each.before.version, [DROP]
+                found.removed = each.before.count_rows()
+            else:
+                found.is_again = each.before is not None
+                self._new.append(found)
+                self._new_keys.append(each.key_row)
+        self.manifest = self.manifest.with_staged(made.versions, made.rows)
+
+    def drop(self, leaves: Leaves, repair: str) -> int:
+        """List these leaves no more; how many they are.
+
+        Those that this transaction has changed already become empty instead, and in drafts all do.
+        """
+        everything = self.manifest.properties.is_drafted
+        changed, whole = parted(leaves, None if everything else self._leaves)
+        if any(some.num_rows for some in changed.values()):
+            self.commit(emptying(self.manifest, changed), DROP, repair)
+        if whole:
+            self._dropped |= whole
+            self._operations.append(DROP)
+            self.manifest = self.manifest.without_leaves(whole)
+        return sum(some.num_rows for some in leaves.values())
 
     def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
         """A leaf to write files for, as the transaction sees it."""
@@ -154,7 +132,8 @@ class StagedChanges:
             dataset = self._opened.pop((write.location.uri, write.version), None)
             if dataset is None:
                 dataset = write.location.open_leaf(write.version)
-            done = stage(write.location, dataset, write.fragments, schema, write.deletion)
+            new = (*write.fragments, *write.moved)
+            done = stage(write.location, dataset, new, schema, write.deletion)
             return None if done is None else (done, main)
 
         staged = {}
@@ -165,20 +144,21 @@ class StagedChanges:
             done, main = result
             found = self._leaves.get(write.object_id)
             if found is None:
-                found = _Leaf(write.key, write.location, write.version, done.version, main)
+                found = StagedLeaf(write.key, write.location, write.version, done.version, main)
                 self._leaves[write.object_id] = found
             found.version = staged[write.object_id] = done.version
             found.operations.append(operation)
             found.added += done.added
             found.removed += done.removed
             removed += done.removed
+        self._updates.add(writes)
         if staged:
             self._operations.append(operation)
             self.manifest = self.manifest.with_staged(staged)
         return removed
 
-    def rewrite(self, rewrites: Sequence[LeafRewrite]) -> None:
-        """Stage for each leaf the files that stand for others; it is all the transaction does.
+    def rewrite(self, rewrites: Sequence[LeafRewrite], operation: str = "rewrite") -> None:
+        """Stage for each leaf what stands for something in it; it is all the transaction does.
 
         Where another writer removes rows of the same files before the commit, those stay.
         """
@@ -186,34 +166,34 @@ class StagedChanges:
         def run(each: LeafRewrite) -> tuple[int, int]:
             main = check_main(self.base, each.object_id, each.location, each.version)
             dataset = each.location.open_leaf(each.version)
-            return compacting.stage(each.location, dataset, each.results), main
+            return replacing.stage(each.location, dataset, each.results), main
 
         for each, (version, main) in zip(rewrites, in_parallel(run, rewrites), strict=True):
-            self._leaves[each.object_id] = _Leaf(
+            self._leaves[each.object_id] = StagedLeaf(
                 each.key,
                 each.location,
                 each.version,
                 version,
                 main,
-                ["rewrite"],
+                [operation],
                 rewritten=each.results,
             )
-        self._operations.append("rewrite")
+        self._operations.append(operation)
 
     @property
-    def rewritten(self) -> dict[str, tuple[Compacted, ...]]:
-        """For each leaf the files that stand for others, as far as they were committed."""
+    def rewritten(self) -> dict[str, tuple[Replacement, ...]]:
+        """For each leaf what stands for something in it, as far as it was committed."""
         return {name: each.rewritten for name, each in self._leaves.items()}
 
     # ── the commit ───────────────────────────────────────────────────────────────────────────
 
     def commit_snapshot(self, marker: Marker | None) -> int | None:
         """Make all of it visible at once; the snapshot's id, None if there was nothing to do."""
-        if not self._leaves and marker is None:
+        if not self._leaves and not self._dropped and marker is None:
             return None
         names: list[str] = []
 
-        def attempt() -> int:
+        def attempt() -> int | None:
             latest = self.base.latest()
             now = self._check_epoch(latest, self.head if latest is self.base else head_of(latest))
             if marker is not None and (done := committed_marker(latest, marker)) is not None:
@@ -226,28 +206,49 @@ class StagedChanges:
                 self._check_replaced(latest)
             with self.unless_vacuumed():
                 leaves, new = self._on_top_of(latest)
-            if not leaves and new is None and marker is None:
+                dropped = self._still_listed(latest)
+                staged = [(each.location, each.version) for each in self._leaves.values()]
+                updates = self._updates.written(latest.root, staged)
+            if not leaves and new is None and not dropped and marker is None:
+                if self._dropped:
+                    # Another writer has dropped the same.
+                    return None
                 why = "and changed every file that was rewritten"
                 raise self._overtaken(latest, set(self._leaves), why)
             names[:] = [each.object_id for each in leaves]
             operation = "+".join(dict.fromkeys(self._operations)) or "nothing"
             try:
-                return head.commit(latest, now, leaves, operation, new=new, marker=marker)
+                return head.commit(
+                    latest,
+                    now,
+                    leaves,
+                    operation,
+                    new=new,
+                    dropped=dropped,
+                    marker=marker,
+                    updates=updates,
+                )
             except BaseException as error:
                 if not is_lost_race(error):
                     # The new leaves are perhaps listed, or soon will be: they stay.
                     self._made.clear()
                 raise
 
-        changed = named([each.key for each in self._leaves.values()])
+        keys = [each.key for each in self._leaves.values()]
+        changed = named([*keys, *keys_named(self.base, islice(self._dropped, MOST_NAMED))])
         number = until_committed(attempt, self.base, f"the change of partition {changed}")
+        if number is not None:
+            self._published(number, names)
+        return number
+
+    def _published(self, number: int, names: Iterable[str]) -> None:
+        """Bring the mains of these leaves along, and remove what was made for nothing."""
         with standing(number):
             known = {name: each.main for name, each in self._leaves.items()}
             latest = publish(self.base, names, known)
             if number == self.head.sequence + 1:
                 note_published(latest, replace(self.head, sequence=number))
             remove_unlisted(latest, self._made)
-        return number
 
     def discard(self) -> None:
         """Remove the leaves that were made for nothing; what else was written nobody lists."""
@@ -263,7 +264,7 @@ class StagedChanges:
                 "its mode meanwhile. Look at the table as it is now, and write again."
             )
         if found.was_vacuumed(self.head, self.began):
-            raise self._vacuumed(latest, found)
+            raise vacuumed(latest, self.began, found)
         return replace(found, published=max(found.published, self.head.published))
 
     @contextmanager
@@ -275,15 +276,8 @@ class StagedChanges:
             latest = self.base.latest()
             found = None if latest is self.base else head_of(latest)
             if found is not None and found.was_vacuumed(self.head, self.began):
-                raise self._vacuumed(latest, found) from None
+                raise vacuumed(latest, self.began, found) from None
             raise
-
-    def _vacuumed(self, latest: Manifest, found: Head) -> Overtaken:
-        return Overtaken(
-            f"Cannot commit to {latest.root}: the transaction began at {self.began.isoformat()}, "
-            f"and a vacuum has removed files from before {found.horizon}, perhaps its own. Start "
-            "it again."
-        )
 
     @property
     def horizon(self) -> str:
@@ -303,11 +297,12 @@ class StagedChanges:
             before, now = footprint(self.base), footprint(latest)
             for name in {name for name, _ in now.items() - before.items()}:
                 entries = entries_of(latest, name, self.head.sequence)
-                if any(set(each.operation.split("+")) - {"append", "delete"} for each in entries):
+                if any(set(each.operation.split("+")) - _NO_REPLACEMENT for each in entries):
                     raise self._overtaken(latest, {name}, "and both replace rows there")
 
     def _on_top_of(self, latest: Manifest) -> tuple[list[LeafVersion], pa.Table | None]:
         """The staged versions on top of a manifest, and the rows of the partitions it lacks."""
+        self._updates.begin()
         found: list[LeafVersion] = []
         old = {name: each for name, each in self._leaves.items() if each.base is not None}
         current = latest.versions(old)
@@ -321,9 +316,10 @@ class StagedChanges:
             if version == current.get(name):
                 continue
             found.append(LeafVersion(name, version, each.operation, each.added, each.removed))
-        if self._new_keys is None:
+        if not self._new_keys:
             return found, None
-        places = latest.places(self._new_keys)
+        keys = pa.concat_tables(self._new_keys)
+        places = latest.places(keys)
         theirs = latest.leaves()[latest.properties.spec.id]
         for place, each in zip(places.tolist(), self._new, strict=True):
             if place >= 0:
@@ -332,26 +328,37 @@ class StagedChanges:
         missing = np.flatnonzero(places < 0)
         if not len(missing):
             return found, None
-        rows = new_partitions(latest, self._new_keys.take(pa.array(missing)), leaf_directory)
-        ours = iter([self._new[place] for place in missing])
-        locations: list[str | None] = []
-        for name, kind in zip(
-            rows.column("object_id").to_pylist(),
-            rows.column("object_type").to_pylist(),
-            strict=True,
-        ):
-            if kind != "table":
-                locations.append(None)
-                continue
-            each = next(ours)
-            locations.append(each.location.uri.removeprefix(f"{latest.root.uri}/"))
+        ours = [self._new[place] for place in missing]
+        rows, names = rows_of_made(
+            latest, keys.take(pa.array(missing)), [self._place(each.location) for each in ours]
+        )
+        again = {name for name, each in zip(names, ours, strict=True) if each.is_again}
+        if again - dropped_leaves(latest, again).keys():
+            # Its files are perhaps gone: another attempt makes a leaf of its own.
+            raise Overtaken(
+                f"A vacuum has removed a dropped partition of {latest.root}. Try again."
+            )
+        for name, each in zip(names, ours, strict=True):
             found.append(
                 LeafVersion(name, each.version, each.operation, each.added, each.removed, each.main)
             )
-        place = rows.column_names.index("location")
-        return found, rows.set_column(place, "location", pa.array(locations, pa.string()))
+        return found, rows
 
-    def _moved_on(self, latest: Manifest, name: str, each: _Leaf, current: int | None) -> int:
+    def _place(self, location: Location) -> str:
+        """Where a leaf is, as the manifest says it."""
+        return location.uri.removeprefix(f"{self.base.root.uri}/")
+
+    def _still_listed(self, latest: Manifest) -> list[str]:
+        """The leaves to drop that are listed, and as they were: else their rows were not meant."""
+        if latest is self.base or not self._dropped:
+            return list(self._dropped)
+        current = latest.versions(self._dropped)
+        for name, version in current.items():
+            if version != self._dropped[name]:
+                raise self._overtaken(latest, {name}, "and this one drops it")
+        return list(current)
+
+    def _moved_on(self, latest: Manifest, name: str, each: StagedLeaf, current: int | None) -> int:
         if current is None or each.base is None:
             raise self._overtaken(latest, {name}, "and removed it")
         if each.rewritten:
@@ -363,34 +370,30 @@ class StagedChanges:
                 why = "and both remove rows of the same file"
                 raise self._overtaken(latest, {name}, why) from None
             self._rebased[name, current] = version
-        return self._rebased[name, current]
+        version = self._rebased[name, current]
+        self._updates.follow(each.location, each.version, each.location, current, version)
+        return version
 
-    def _rewritten_on(self, each: _Leaf, current: int) -> int:
+    def _rewritten_on(self, each: StagedLeaf, current: int) -> int:
         """The new files on top of another version; the same version where none stands for any."""
         dataset = each.location.open_leaf(current)
-        each.rewritten = tuple(compacting.unchanged(dataset, each.rewritten))
+        each.rewritten = replacing.unchanged(dataset, each.rewritten)
         if not each.rewritten:
             return current
-        return compacting.stage(each.location, dataset, each.rewritten)
+        return replacing.stage(each.location, dataset, each.rewritten)
 
-    def _joined(self, latest: Manifest, each: _Leaf, row: dict[str, object]) -> LeafVersion:
+    def _joined(self, latest: Manifest, each: StagedLeaf, row: dict[str, object]) -> LeafVersion:
         """Our new partition in the one that another writer has made at the same time."""
         name, current = str(row[OBJECT_ID]), row[READ_VERSION]
         assert isinstance(current, int)
+        target = latest.root.child(str(row[LOCATION]))
         if (name, current) not in self._rebased:
-            target = latest.root.child(str(row[LOCATION]))
-            schema = latest.properties.schema
             self._rebased[name, current] = moved(
-                each.location, each.version, target, current, schema
+                each.location, each.version, target, current, latest.properties.schema
             )
         version = self._rebased[name, current]
+        self._updates.follow(each.location, each.version, target, current, version)
         return LeafVersion(name, version, each.operation, each.added, each.removed)
 
     def _overtaken(self, latest: Manifest, names: set[str], why: str) -> Overtaken:
-        entries = entries_of(latest, min(names), self.head.sequence)
-        other = entries[-1].snapshot if entries else "another"
-        return Overtaken(
-            f"Cannot commit to {latest.root}: snapshot {other} changed partition "
-            f"{named(keys_named(latest, names))} since snapshot {self.head.sequence}, {why}. Start "
-            "the transaction again."
-        )
+        return changed_since(latest, names, self.head, why)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.planning.scan import READ_VERSION
@@ -47,6 +49,22 @@ def begin(manifest: Manifest) -> tuple[Manifest, Head]:
             "need strong mode. Change it with set_mode('strong')."
         )
     return manifest, follow(manifest, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a transaction begins with: a moment, a manifest of that time or later, and its head."""
+
+    # Before anything is read or written: a vacuum compares it with its own time.
+    began: datetime
+    base: Manifest
+    head: Head
+
+    @classmethod
+    def now(cls, manifest: Manifest) -> Start:
+        """The newest snapshot."""
+        began = datetime.now(UTC)
+        return cls(began, *begin(manifest))
 
 
 def settled(manifest: Manifest) -> Manifest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -17,13 +17,16 @@ from tenacity import (
 
 from phalanx.errors import PhalanxError
 from phalanx.model.predicate import Predicate
-from phalanx.planning.scan import OBJECT_ID, READ_VERSION, ScanPlan
+from phalanx.planning.scan import ScanPlan
 from phalanx.storage.failures import told
 from phalanx.storage.manifest import Manifest
-from phalanx.table import operations
+from phalanx.table import merging, operations, updating
 from phalanx.table.arrivals import Statement
+from phalanx.table.merging import MergeCounts
+from phalanx.table.overtaken import Overtaken
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
-from phalanx.table.staged import Overtaken, StagedChanges, Start
+from phalanx.table.staged import StagedChanges
+from phalanx.table.strong import Start
 
 _ISOLATIONS = ("snapshot", "serializable")
 _MOST_ATTEMPTS = 20
@@ -110,10 +113,36 @@ class Transaction:
         with self._lock:
             return operations.delete(self._manifest, self._run, where)
 
+    def update(self, where: str, assignments: Mapping[str, str]) -> int:
+        """Give the rows that match new values; returns how many."""
+        with self._lock:
+            return updating.update(self._manifest, self._run, where, assignments)
+
+    def merge(
+        self,
+        data: Any,
+        on: str | Sequence[str],
+        *,
+        when_matched: str = "update",
+        when_not_matched: str = "insert",
+    ) -> MergeCounts:
+        """Replace the rows that have the key of a row of the data, and add the others; how many."""
+        with self._lock:
+            return merging.merge(
+                self._manifest, self._run, data, on, when_matched, when_not_matched
+            )
+
+    def drop_partitions(self, where: str) -> int:
+        """Take the partitions all of whose rows match out of the table; returns how many."""
+        with self._lock:
+            return operations.drop_partitions(self._manifest, self._run, where)
+
     def _read(self, where: str | None) -> tuple[Manifest, Predicate]:
         manifest = self._manifest
         predicate = bound(where, manifest.properties.schema)
-        self._changes.depend_on(lambda now: _versions(plan_of(now, predicate)), replaced=False)
+        self._changes.depend_on(
+            lambda now: operations.versions_of(plan_of(now, predicate).leaves), replaced=False
+        )
         return manifest, predicate
 
     @property
@@ -163,15 +192,3 @@ def check_marker(marker: object) -> None:
             f"Cannot mark a transaction as {marker!r}: expected a text without line breaks and "
             "other invisible characters."
         )
-
-
-def _versions(plan: ScanPlan) -> dict[str, int | None]:
-    return {
-        name: version
-        for leaves in plan.leaves.values()
-        for name, version in zip(
-            leaves.column(OBJECT_ID).to_pylist(),
-            leaves.column(READ_VERSION).to_pylist(),
-            strict=True,
-        )
-    }

@@ -26,11 +26,15 @@ final class BridgedTable extends PythonTable {
     static ScanBuilder scanBuilder(
             Source source, StructType schema, CaseInsensitiveStringMap options) {
         // Other work than reading a table is planned already, and has no conditions.
-        boolean isTable = !options.containsKey("work") && !options.containsKey("metadata_table");
+        boolean isTable =
+                !options.containsKey("work")
+                        && !options.containsKey("metadata_table")
+                        && !"true".equalsIgnoreCase(options.get("changes"));
         CaseInsensitiveStringMap own = Hints.without(options);
         return isTable
-                ? new TableScanBuilder(source, schema, own, Hints.of(options))
-                : new ColumnScan.Builder(source, schema, own);
+                ? new TableScanBuilder(
+                        source, schema, own, Hints.of(options), new StructType(), null)
+                : new ColumnScan.Builder(source, schema, own, new StructType());
     }
 
     @Override

@@ -76,8 +76,11 @@ public final class Catalog implements StagingTableCatalog, SupportsNamespaces, F
         if (loaded.has("missing")) {
             throw new NoSuchTableException(table);
         }
-        return loaded.get("read_only").asBoolean()
-                ? new CatalogTable(tables, table.toString(), loaded)
+        if (loaded.get("read_only").asBoolean()) {
+            return new CatalogTable(tables, table.toString(), loaded);
+        }
+        return loaded.get("row_level").asBoolean()
+                ? new RowLevelTable(tables, table, loaded)
                 : new WritableTable(tables, table, loaded);
     }
 

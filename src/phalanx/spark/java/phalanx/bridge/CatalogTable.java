@@ -77,7 +77,7 @@ class CatalogTable implements SupportsRead {
         return options;
     }
 
-    private static Map<String, String> texts(JsonNode object) {
+    static Map<String, String> texts(JsonNode object) {
         Map<String, String> found = new HashMap<>();
         object.properties().forEach(each -> found.put(each.getKey(), each.getValue().asText()));
         return found;

@@ -5,6 +5,7 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatch;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
@@ -24,6 +25,7 @@ final class ColumnScan extends PythonScan {
     private final StructType columns;
     private final CaseInsensitiveStringMap options;
     private Batch batch;
+    private boolean streams;
 
     private ColumnScan(
             Source source,
@@ -39,7 +41,14 @@ final class ColumnScan extends PythonScan {
 
     @Override
     public ColumnarSupportMode columnarSupportMode() {
-        return ColumnarSupportMode.SUPPORTED;
+        return streams ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
+    }
+
+    /** Streams are read as Spark does it. */
+    @Override
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        streams = true;
+        return super.toMicroBatchStream(checkpoint);
     }
 
     /** Planned once, however often Spark asks. */
@@ -61,12 +70,19 @@ final class ColumnScan extends PythonScan {
         final Source source;
         final StructType schema;
         final CaseInsensitiveStringMap options;
+        // Columns that are there for who names them.
+        final StructType hidden;
         StructType columns;
 
-        Builder(Source source, StructType schema, CaseInsensitiveStringMap options) {
+        Builder(
+                Source source,
+                StructType schema,
+                CaseInsensitiveStringMap options,
+                StructType hidden) {
             this.source = source;
             this.schema = schema;
             this.options = options;
+            this.hidden = hidden;
             this.columns = schema;
         }
 
@@ -75,7 +91,9 @@ final class ColumnScan extends PythonScan {
             StructField[] kept = required.fields().clone();
             for (int i = 0; i < kept.length; i++) {
                 // A struct comes whole, also where the query needs a part of it.
-                kept[i] = schema.apply(kept[i].name());
+                String name = kept[i].name();
+                boolean isHidden = !hidden.isEmpty() && hidden.getFieldIndex(name).isDefined();
+                kept[i] = (isHidden ? hidden : schema).apply(name);
             }
             columns = new StructType(kept.length > 0 ? kept : narrowest());
         }

@@ -15,6 +15,8 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Window;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.write.RowLevelOperationTable;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.Option;
 import scala.PartialFunction;
@@ -41,6 +43,13 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                         @Override
                         public Rule<LogicalPlan> apply(org.apache.spark.sql.SparkSession ignored) {
                             return new WithHints();
+                        }
+                    });
+            session.injectPreCBORule(
+                    new AbstractFunction1<>() {
+                        @Override
+                        public Rule<LogicalPlan> apply(org.apache.spark.sql.SparkSession own) {
+                            return new SourceKeys(own);
                         }
                     });
         }
@@ -93,8 +102,14 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                             DataSourceV2Relation.class,
                             relation ->
                                     relation.table() instanceof BridgedTable
+                                                    || isChanged(relation.table())
                                             ? hinted(relation, gathered, joins[0])
                                             : relation));
+        }
+
+        private static boolean isChanged(Table table) {
+            return table instanceof RowLevelOperationTable changed
+                    && changed.operation() instanceof RowChanges;
         }
 
         private static LogicalPlan hinted(
@@ -139,7 +154,7 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
         }
     }
 
-    private static <N extends LogicalPlan> PartialFunction<LogicalPlan, LogicalPlan> replacing(
+    static <N extends LogicalPlan> PartialFunction<LogicalPlan, LogicalPlan> replacing(
             Class<N> type, java.util.function.Function<N, LogicalPlan> by) {
         return new AbstractPartialFunction<>() {
             @Override

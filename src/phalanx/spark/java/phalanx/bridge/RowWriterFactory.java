@@ -24,10 +24,14 @@ final class RowWriterFactory extends PythonStreamingWriterFactory {
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task) {
+        return writer();
+    }
+
+    Writer writer() {
         return new Writer();
     }
 
-    private final class Writer implements DataWriter<InternalRow> {
+    final class Writer implements DataWriter<InternalRow> {
         private final PythonTask task =
                 new PythonTask(
                         source(),

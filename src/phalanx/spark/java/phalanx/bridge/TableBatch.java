@@ -25,6 +25,7 @@ final class TableBatch implements Batch {
     private final StructType keyTypes;
     private InputPartition[] partitions;
     private long leaves = -1;
+    private byte[] looked;
     private ColumnScan.ColumnBatch columnBatch;
 
     TableBatch(
@@ -64,6 +65,12 @@ final class TableBatch implements Batch {
                 new ColumnScan.ColumnBatch(Source.planned(info), Source.NAME, columns, options);
         partitions = made;
         leaves = planned.get("partitions").asLong();
+        looked = base64.decode(planned.get("looked").asText());
+    }
+
+    /** What tells Python which rows are looked for; null before the tasks are planned. */
+    byte[] looked() {
+        return looked;
     }
 
     /** How many leaves the tasks read; less than 0 before they are planned. */

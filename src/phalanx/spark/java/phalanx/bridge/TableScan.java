@@ -6,7 +6,9 @@ import com.fasterxml.jackson.databind.node.BooleanNode;
 import com.fasterxml.jackson.databind.node.IntNode;
 import com.fasterxml.jackson.databind.node.NullNode;
 import com.fasterxml.jackson.databind.node.TextNode;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
 import org.apache.spark.sql.connector.expressions.Expression;
@@ -34,6 +36,8 @@ import scala.jdk.javaapi.CollectionConverters;
 /** A read of a table: Python has planned it, and Spark is told what there is to know. */
 final class TableScan extends PythonScan
         implements SupportsReportStatistics, SupportsReportPartitioning, SupportsRuntimeV2Filtering {
+    private static final int MOST_VALUES = 100_000;
+
     private final Source source;
     private final StructType schema;
     private final StructType columns;
@@ -204,9 +208,21 @@ final class TableScan extends PythonScan
         return found;
     }
 
+    /** More values than these take longer to send than partitions take to read. */
     @Override
     public void filter(Predicate[] predicates) {
-        runtime = Tree.of(predicates);
+        List<Predicate> kept = new ArrayList<>();
+        for (Predicate each : predicates) {
+            if (each.children().length <= MOST_VALUES) {
+                kept.add(each);
+            }
+        }
+        runtime = Tree.of(kept.toArray(new Predicate[0]));
+    }
+
+    /** What tells Python where rows were looked for; null before that is planned. */
+    byte[] looked() {
+        return last == null ? null : last.looked();
     }
 
     @Override

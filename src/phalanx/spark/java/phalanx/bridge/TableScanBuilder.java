@@ -29,15 +29,23 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class TableScanBuilder extends ColumnScan.Builder
         implements SupportsPushDownV2Filters, SupportsPushDownLimit, SupportsPushDownAggregates {
     private final Hints hints;
+    // The change of rows that the scan is part of; null if it is not.
+    private final RowChanges changes;
     private Question question;
     private Predicate[] pushed = new Predicate[0];
     private Integer limit;
     private AnsweredScan answered;
 
     TableScanBuilder(
-            Source source, StructType schema, CaseInsensitiveStringMap options, Hints hints) {
-        super(source, schema, options);
+            Source source,
+            StructType schema,
+            CaseInsensitiveStringMap options,
+            Hints hints,
+            StructType hidden,
+            RowChanges changes) {
+        super(source, schema, options, hidden);
         this.hints = hints;
+        this.changes = changes;
     }
 
     private Question question() {
@@ -146,6 +154,11 @@ final class TableScanBuilder extends ColumnScan.Builder
         if (answered != null) {
             return answered;
         }
-        return new TableScan(source, schema, columns, options, question(), limit, hints);
+        TableScan scan =
+                new TableScan(source, schema, columns, options, question(), limit, hints);
+        if (changes != null) {
+            changes.scannedBy(scan);
+        }
+        return scan;
     }
 }

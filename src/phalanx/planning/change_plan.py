@@ -1,0 +1,82 @@
+"""The plan of a change feed: which snapshots changed which leaves, and which of these are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from phalanx.model.partition_key import PartitionKey, json_value
+from phalanx.planning.scan import counted
+
+# A plan for people names no more partitions of one snapshot.
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """A leaf that a snapshot changed: its versions before and after.
+
+    None before: there was no such leaf; None after: the snapshot dropped it.
+    """
+
+    snapshot: int
+    operation: str
+    key: PartitionKey
+    location: str
+    before: int | None
+    after: int | None
+    residual: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """The changes of leaves that are read, snapshot by snapshot, of all that there were.
+
+    `total` counts the changes of leaves by snapshots that changed rows, before any was pruned.
+    """
+
+    root: str
+    from_snapshot: int
+    to_snapshot: int
+    where: str
+    changes: tuple[PlannedChange, ...]
+    total: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it; versions as text, because they have 64 bits."""
+        return {
+            "root": self.root,
+            "from_snapshot": self.from_snapshot,
+            "to_snapshot": self.to_snapshot,
+            "where": self.where,
+            "read_changes": len(self.changes),
+            "total_changes": self.total,
+            "changes": [
+                {
+                    "snapshot": each.snapshot,
+                    "operation": each.operation,
+                    "spec_id": each.key.spec_id,
+                    "values": [json_value(value) for value in each.key.values],
+                    "location": each.location,
+                    "before": None if each.before is None else str(each.before),
+                    "after": None if each.after is None else str(each.after),
+                    "residual": each.residual,
+                }
+                for each in self.changes
+            ],
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"changes from snapshot {self.from_snapshot} to {self.to_snapshot}",
+            f"where {self.where}",
+            f"reads {len(self.changes):,} of {counted(self.total, 'changed partition')}",
+        ]
+        for number, group in groupby(self.changes, lambda each: each.snapshot):
+            changes = list(group)
+            keys = [f"v{each.key.spec_id}{each.key.values}" for each in changes[:_MOST_NAMED]]
+            more = ", …" if len(changes) > _MOST_NAMED else ""
+            done = "+".join(dict.fromkeys(each.operation for each in changes))
+            lines.append(f"  snapshot {number} ({done}): {', '.join(keys)}{more}")
+        return "\n".join(lines)

@@ -1,0 +1,121 @@
+"""UPDATE, MERGE and DELETE of single rows by Spark: tasks tell what happens to each row.
+
+The classes in Java begin a job, which travels in an option: the scan reads the state of the table
+that it began with, and the write changes that state.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import pickle
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from phalanx.model.predicate import Predicate
+from phalanx.model.rows import check_fits
+from phalanx.spark.failures import told_in_one_line
+from phalanx.spark.types import arrow_schema
+from phalanx.spark.workers import settle
+from phalanx.spark.writing import has_many_small_files
+from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.reading import ROW_ID
+from phalanx.storage.writing import Footprint
+from phalanx.table.gathering import gathered
+from phalanx.table.job_files import TaskFiles
+from phalanx.table.jobs import Committed
+from phalanx.table.operations import versions_of
+from phalanx.table.row_jobs import OPERATION, ChangedRows, RowJob, TaskChanges
+from phalanx.table.scan import plan_of
+
+OPTION = "row_changes"
+
+
+def options_of(job: RowJob) -> dict[str, str]:
+    """The option by which a scan and a write know the job that they are part of."""
+    return {OPTION: base64.b85encode(zlib.compress(pickle.dumps(job), 1)).decode()}
+
+
+def job_of(options: Mapping[str, str]) -> RowJob | None:
+    """The job that a scan or a write is part of; None if it is a plain one."""
+    told = options.get(OPTION)
+    if told is None:
+        return None
+    job: RowJob = pickle.loads(zlib.decompress(base64.b85decode(told)))
+    return job
+
+
+@dataclass(slots=True)
+class RowsChanged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    changes: TaskChanges
+
+
+@dataclass(slots=True)
+class RowsLooked(WriterCommitMessage):
+    """What the scan tells the driver: which rows it has looked for."""
+
+    predicate: Predicate
+
+
+@dataclass(slots=True)
+class RowChangeWriter(DataSourceArrowWriter):
+    """Writes what happens to rows."""
+
+    job: RowJob
+
+    @told_in_one_line
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write new values into files that nobody sees yet, and note the rows that go."""
+        settle()
+        return RowsChanged(self.job.write(iterator))
+
+    @told_in_one_line
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make all changes visible."""
+        tasks = [each.changes for each in messages if isinstance(each, RowsChanged)]
+        looked = [each.predicate for each in messages if isinstance(each, RowsLooked)]
+        footprint = None if not looked else functools.partial(_planned, looked[0])
+        report(self.job, committed(self.job, tasks, footprint))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing was committed, or nobody knows: what is not listed vacuum removes."""
+
+
+def change_writer_of(job: RowJob, schema: StructType) -> RowChangeWriter:
+    """Who writes changes; columns that do not fit are refused here."""
+    names = {OPERATION, *ROW_ID.names}
+    values = arrow_schema(StructType([field for field in schema if field.name not in names]))
+    if values.names:
+        check_fits(values, job.manifest.properties.schema.arrow)
+    return RowChangeWriter(job)
+
+
+def committed(
+    job: RowJob, tasks: list[TaskChanges], looked: Footprint | None = None
+) -> ChangedRows:
+    """Commit what the tasks have found; small files of a partition become one, if many are."""
+    files = [task.files for task in tasks]
+    places = {each.location for written in files for each in written.files}
+    fragments = sum(len(each.fragments) for written in files for each in written.files)
+    rows = sum(written.rows for written in files)
+    if has_many_small_files(Committed(rows, len(places), fragments)):
+        gone = [replace(task, files=TaskFiles.none()) for task in tasks]
+        tasks = gone + [TaskChanges(each) for each in gathered(job.job, files)]
+    return job.commit(tasks, looked)
+
+
+def _planned(predicate: Predicate, now: LeafListing) -> dict[str, int | None]:
+    return versions_of(plan_of(now, predicate).leaves)
+
+
+def report(job: RowJob, done: ChangedRows) -> None:
+    """Say what was changed, where Spark's own messages go."""
+    print(f"phalanx: {job.job.root}: {done}", file=sys.stderr)

@@ -1,0 +1,140 @@
+"""What a user holds of a table: where it is, what it is, and what may be done with it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+
+from phalanx.errors import PhalanxError
+from phalanx.model.spec import PartitionSpec
+from phalanx.storage.failures import told
+from phalanx.storage.hive_creation import main_branches
+from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.properties import Properties
+from phalanx.table import (
+    strong,
+)
+from phalanx.table.arrivals import Statement
+from phalanx.table.pinned import check_unpinned
+from phalanx.table.transaction import run_alone
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def tells(what: str) -> Callable[[Method], Method]:
+    """Errors of the store below become one message that says what could not be done."""
+
+    def wrap(method: Method) -> Method:
+        @functools.wraps(method)
+        def call(self: HeldTable, *arguments: Any, **options: Any) -> Any:
+            with told(f"{what} {self.uri}"):
+                return method(self, *arguments, **options)
+
+        return cast(Method, call)
+
+    return wrap
+
+
+class HeldTable:
+    """A partitioned namespace: what it is now, or as of a snapshot."""
+
+    def __init__(self, manifest: LeafListing, snapshot: int | datetime | None = None) -> None:
+        self._manifest = manifest
+        # What the table is held at, and not written; None where it follows what is stored.
+        self._snapshot = snapshot
+
+    def __repr__(self) -> str:
+        label = self.spec.label(self._properties.schema)
+        return f"<phalanx.Table {self.uri} by {label or 'nothing'}>"
+
+    @property
+    def uri(self) -> str:
+        """Where the table is."""
+        return self._manifest.root.uri
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, each with its `lance:field_id`."""
+        return self._properties.schema.arrow
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """The newest spec, under which rows are written."""
+        return self._properties.spec
+
+    @property
+    def specs(self) -> Mapping[int, PartitionSpec]:
+        """All spec versions by their ids."""
+        return dict(self._properties.specs)
+
+    @property
+    def mode(self) -> str:
+        """Whether writes are atomic for each partition (weak) or for all (strong)."""
+        return self._properties.mode
+
+    @property
+    def layout(self) -> str:
+        """How it is stored: "namespace", the newest format; "expressions" or "hive", drafts."""
+        return self._refreshed().layout
+
+    @property
+    def _properties(self) -> Properties:
+        return self._refreshed().properties
+
+    def _refreshed(self) -> LeafListing:
+        if self._snapshot is not None:
+            return self._manifest
+        self._manifest = self._manifest.latest()
+        return self._manifest
+
+    def _namespace(self) -> Manifest:
+        """The manifest, for what needs one."""
+        found = self._refreshed()
+        if isinstance(found, Manifest):
+            return found
+        raise PhalanxError(
+            f"{self.uri} has the {found.layout} layout: weak mode only, one spec and one schema, "
+            "and no snapshots. Make it a table of the newest format with upgrade(), which "
+            "rewrites no data."
+        )
+
+    def _written(self) -> LeafListing:
+        """What a write begins with, in any layout."""
+        found = self._refreshed()
+        return self._unpinned() if isinstance(found, Manifest) else found
+
+    def _writable(self) -> Manifest:
+        if self._snapshot is not None:
+            raise PhalanxError(
+                f"Cannot change {self.uri} as of {self._snapshot}: it is read-only. Change the "
+                "table itself, or make this its state with rollback()."
+            )
+        manifest = strong.settled(self._namespace())
+        self._manifest = manifest
+        return manifest
+
+    def _unpinned(self) -> Manifest:
+        """The manifest for a change of rows; refuses one that readers would not see."""
+        manifest = self._writable()
+        check_unpinned(manifest)
+        return manifest
+
+    def _statements(self) -> tuple[LeafListing, Callable[[Statement], int]]:
+        """What a statement is made for, and how it is run there: other threads may move on."""
+        manifest = self._written()
+        if isinstance(manifest, Manifest) and manifest.properties.mode == "strong":
+            return manifest, functools.partial(run_alone, manifest)
+        return manifest, lambda statement: statement(main_branches(manifest))
+
+    def _strong(self, manifest: Manifest) -> Manifest:
+        if manifest.properties.mode != "strong":
+            raise PhalanxError(
+                f"{self.uri} is in weak mode: transactions and snapshots need strong mode. "
+                "Change it with set_mode('strong')."
+            )
+        return manifest

@@ -1,0 +1,207 @@
+"""Changes of single rows by many tasks: what is committed, and what is a conflict."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import phalanx
+from integration.stores import Store
+from phalanx.errors import CommitConflict, PhalanxError, SchemaMismatch
+from phalanx.model.predicate import TRUE
+from phalanx.storage.reading import ROW_ID
+from phalanx.table.merging import MergeCounts
+from phalanx.table.operations import versions_of
+from phalanx.table.row_jobs import DELETE, INSERT, OPERATION, UPDATE, RowJob, TaskChanges
+from phalanx.table.row_lookup import KeyedLeaves, LookupWork
+from phalanx.table.scan import plan_of
+
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])
+EVERYTHING = KeyedLeaves(None)
+Row = tuple[Any, ...]
+
+
+def rows(*values: Row) -> pa.Table:
+    return pa.Table.from_pylist(
+        [dict(zip(SCHEMA.names, row, strict=True)) for row in values], SCHEMA
+    )
+
+
+def contents(table: phalanx.Table) -> list[Row]:
+    found = table.scan().to_arrow()
+    return sorted(zip(*(found[name].to_pylist() for name in SCHEMA.names), strict=True), key=repr)
+
+
+@pytest.fixture(params=["weak", "strong"])
+def table(root: str, store: Store, request: pytest.FixtureRequest) -> phalanx.Table:
+    """Twelve rows under two specs, with a column that came later and another name."""
+    old = pa.schema([("id", pa.int64()), ("key", pa.string())])
+    made = phalanx.create(
+        root,
+        old,
+        "bucket(2, id)",
+        transaction=request.param,
+        storage_options=store.storage_options,
+    )
+    made.append(pa.table([list(range(6)), ["a", "b", None] * 2], schema=old))
+    made.rename_column("key", "k")
+    made.add_column(pa.field("n", pa.int32()))
+    made.evolve("k")
+    made.append(rows(*((i, "abc"[i % 3], i) for i in range(6, 12))))
+    return made
+
+
+def begun(table: phalanx.Table, operation: str = "update", marker: str | None = None) -> RowJob:
+    return pickle.loads(pickle.dumps(RowJob.begin(table._written(), operation, marker)))
+
+
+def found(job: RowJob, leaves: KeyedLeaves = EVERYTHING) -> pa.Table:
+    """All rows with their ids."""
+    work = LookupWork.of(job.manifest, leaves, [(name, name) for name in SCHEMA.names])
+    return pa.Table.from_batches(
+        [batch for task in work.tasks for batch in work.batches(task)], work.schema
+    )
+
+
+def change(job: RowJob, there: pa.Table, operation: int, **values: Any) -> TaskChanges:
+    """One task that does the same to some rows."""
+    for name, value in values.items():
+        place = there.column_names.index(name)
+        column = pa.array([value] * there.num_rows, there.schema.field(name).type)
+        there = there.set_column(place, there.schema.field(name), column)
+    told = pa.array([operation] * there.num_rows, pa.int32())
+    changes = there.append_column(OPERATION, told).to_batches(max_chunksize=2)
+    return pickle.loads(pickle.dumps(job.write(changes)))
+
+
+def where(there: pa.Table, ids: list[int]) -> pa.Table:
+    return there.filter(pc.is_in(there["id"], pa.array(ids, pa.int64())))
+
+
+def inserted(job: RowJob, *new: Row) -> TaskChanges:
+    made = rows(*new)
+    for name in ROW_ID.names:
+        made = made.append_column(name, pa.nulls(made.num_rows, pa.int64()))
+    return change(job, made, INSERT)
+
+
+def test_rows_change_move_come_and_go_in_one_commit(table: phalanx.Table) -> None:
+    before = contents(table)
+    job = begun(table, "merge")
+    there = found(job)
+    assert there.num_rows == 12
+    tasks = [
+        change(job, where(there, [0, 7]), UPDATE, k="b", n=-1),
+        change(job, where(there, [2, 9]), UPDATE, k="new"),
+        change(job, where(there, [1, 8]), DELETE),
+        inserted(job, (50, "a", 1), (51, None, 2)),
+    ]
+    assert contents(table) == before
+    done = job.commit(tasks)
+    assert done.counts == MergeCounts(2, 4, 2)
+    expected = [row for row in before if row[0] not in (0, 1, 2, 7, 8, 9)]
+    expected += [(0, "b", -1), (7, "b", -1), (2, "new", None), (9, "new", 9)]
+    assert contents(table) == sorted([*expected, (50, "a", 1), (51, None, 2)], key=repr)
+    if table.mode == "strong":
+        last = table.snapshots().to_pylist()[-1]
+        assert (last["operation"], table.newest_snapshot) == ("merge", done.committed.snapshot)
+
+
+def test_nothing_to_change_is_no_snapshot_and_all_rows_of_a_file_go(table: phalanx.Table) -> None:
+    job = begun(table, "delete")
+    before = table.newest_snapshot
+    assert job.commit([]).counts == MergeCounts()
+    assert table.newest_snapshot == before
+    job = begun(table, "delete")
+    assert job.commit([change(job, found(job), DELETE)]).counts.deleted == 12
+    assert contents(table) == []
+    assert table.files().num_rows == 0
+
+
+def test_rows_that_others_changed_are_a_conflict(table: phalanx.Table) -> None:
+    first, second = begun(table), begun(table)
+    both = [change(job, where(found(job), [7]), UPDATE, n=-1) for job in (first, second)]
+    appended = (99, "b", 99)
+    table.append(rows(appended))
+    assert first.commit(both[:1]).counts.updated == 1
+    now = contents(table)
+    assert appended in now
+    with pytest.raises(CommitConflict, match="again"):
+        second.commit(both[1:])
+    assert contents(table) == now
+
+
+def test_rows_of_other_files_are_no_conflict(table: phalanx.Table) -> None:
+    first, second = begun(table), begun(table)
+    one = change(first, where(found(first), [7]), UPDATE, n=-1)
+    other = change(second, where(found(second), [0, 8]), DELETE)
+    first.commit([one])
+    second.commit([other])
+    assert [row for row in contents(table) if row[0] in (0, 7, 8)] == [(7, "b", -1)]
+
+
+def test_two_merges_of_a_partition_do_not_both_bring_a_key(root: str, store: Store) -> None:
+    table = phalanx.create(
+        root, SCHEMA, ["k"], transaction="strong", storage_options=store.storage_options
+    )
+    looked = [KeyedLeaves(pa.record_batch({"k": [key]})) for key in "aac"]
+    jobs = [begun(table, "merge") for _ in looked]
+    tasks = [
+        inserted(job, (place, key, 0))
+        for place, (job, key) in enumerate(zip(jobs, "aac", strict=True))
+    ]
+    jobs[0].commit(tasks[:1], looked[0].versions)
+    with pytest.raises(CommitConflict, match="both replace rows"):
+        jobs[1].commit(tasks[1:2], looked[1].versions)
+    with pytest.raises(CommitConflict, match="both replace rows"):
+        jobs[1].commit(tasks[1:2], lambda now: versions_of(plan_of(now, TRUE).leaves))
+    jobs[2].commit(tasks[2:], looked[2].versions)
+    assert contents(table) == [(0, "a", 0), (2, "c", 0)]
+
+
+def test_only_leaves_that_can_hold_a_key_are_looked_at(table: phalanx.Table) -> None:
+    job = begun(table, "merge")
+
+    def looked(**keys: list[Any]) -> set[int]:
+        arrays = {name: pa.array(each, SCHEMA.field(name).type) for name, each in keys.items()}
+        return set(found(job, KeyedLeaves(pa.record_batch(arrays)))["id"].to_pylist())
+
+    older, newer = set(range(6)), set(range(6, 12))
+    assert looked(k=["c"]) == older | {8, 11}
+    bucket = looked(id=[0], k=["nobody"])
+    assert 0 in bucket
+    assert bucket < older
+    assert looked(id=[0]) == bucket | newer
+
+
+def test_a_row_that_is_changed_twice_is_refused(table: phalanx.Table) -> None:
+    before = contents(table)
+    job = begun(table, "merge")
+    there = where(found(job), [7])
+    with pytest.raises(SchemaMismatch, match="more than once"):
+        job.commit([change(job, there, UPDATE, n=n) for n in (1, 2)])
+    assert contents(table) == before
+    assert job.commit([change(job, there, DELETE) for _ in range(2)]).counts.deleted == 1
+
+
+def test_a_marker_is_committed_once(table: phalanx.Table) -> None:
+    if table.mode == "weak":
+        with pytest.raises(PhalanxError, match="weak mode"):
+            begun(table, "merge", "once")
+        return
+    first, second = begun(table, "merge", "once"), begun(table, "merge", "once")
+    for job in (first, second, begun(table, "merge", "once")):
+        done = job.commit([inserted(job, (100, "z", 0))])
+        assert done.is_repeated is (job is not first)
+    assert [row for row in contents(table) if row[0] == 100] == [(100, "z", 0)]
+
+
+def test_other_layouts_are_refused(root: str, store: Store) -> None:
+    options = store.storage_options
+    table = phalanx.create(root, SCHEMA, ["k"], layout="hive", storage_options=options)
+    with pytest.raises(PhalanxError, match="hive layout"):
+        begun(table)
