@@ -46,10 +46,17 @@ def pytest_configure(config: pytest.Config) -> None:
 _WITH_SESSION = ("tests/spark/", "test_spark_kills", "test_rewrite_fire")
 # They start processes of their own, or none.
 _WITHOUT_SESSION = ("test_converting", "test_executors", "driver_dies", "executor_dies")
+# What their modules prepare costs more than they gain by running in several processes.
+_TOGETHER = (
+    *("test_concurrency", "test_strong_deaths", "test_ducklake_plans", "test_ducklake_rows"),
+    *("test_ducklake_catalogs", "test_iceberg_plans", "test_s3"),
+)
 
 
 class _OneSparkSession(LoadScopeScheduling):
     """Tests run wherever there is time; but those with Spark in one process, and they begin first.
+
+    Modules that prepare much run in one process each.
 
     A session takes seconds and memory. Groups by marks (`--dist=loadgroup`) would do, but xdist
     3.8 does not find them in pytest 9.2.
@@ -59,7 +66,8 @@ class _OneSparkSession(LoadScopeScheduling):
         is_spark = any(name in nodeid for name in _WITH_SESSION)
         if is_spark and not any(name in nodeid for name in _WITHOUT_SESSION):
             return "spark"
-        return nodeid
+        module = nodeid.partition("::")[0]
+        return module if module.endswith(tuple(f"{name}.py" for name in _TOGETHER)) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

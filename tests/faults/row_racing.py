@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 import phalanx
+from processes import SERVER
 
 SCHEMA = pa.schema([("k", pa.string()), ("id", pa.int64()), ("n", pa.int64())])
 KEYS = ("a", "b", "c")
-# Lance does not survive a fork after its first use: the server that forks has only imported it.
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([__name__])
 
 
 def rows(found: list[tuple[str, int, int]]) -> pa.Table:
@@ -25,7 +22,7 @@ def rows(found: list[tuple[str, int, int]]) -> pa.Table:
 def together(root: str, longest: float, *work: tuple[Callable[..., None], int]) -> None:
     """Do all of it at the same time, so many times each."""
     processes = [
-        _SERVER.Process(target=target, args=(root, number, times))
+        SERVER.Process(target=target, args=(root, number, times))
         for number, (target, times) in enumerate(work)
     ]
     for process in processes:

@@ -38,3 +38,11 @@ def run_jobs(root: str, number: int, start: Any) -> None:
         job = table.begin_write()
         n = number * 100 + turn * 10
         job.commit(written(job, [(f"new{turn}", n), ("a", n)], [(f"new{turn}", n + 1)]))
+
+
+def append_in_turns(uri: str, options: dict[str, str] | None, number: int) -> None:
+    """Four appends, into a partition of all, one of each turn, and one of its own."""
+    table = phalanx.open(uri, storage_options=options)
+    for turn in range(4):
+        ks = ["a", f"shared {turn}", f"own {number}"]
+        table.append(pa.table({"k": ks, "n": pa.array([number] * 3, pa.int64())}))

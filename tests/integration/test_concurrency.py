@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 import lance
@@ -16,71 +15,41 @@ import pyarrow as pa
 import pytest
 
 import phalanx
+from integration.scripted import serve
 from integration.stores import Store
 from phalanx.model.schema import Schema
 from phalanx.storage import leaf, writing
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import change_properties
 from phalanx.table import changes
+from processes import SERVER
 
 SCHEMA = pa.schema([("k", pa.int32()), ("writer", pa.int32()), ("n", pa.int32())])
-WORKER = """
-import json, sys
-import pyarrow as pa
-import phalanx
-
-def rows(**columns):
-    return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})
-
-def say(*answer):
-    print(json.dumps(answer), flush=True)
-
-def wait():
-    say("ready")
-    sys.stdin.readline()
-
-def attempt(change):
-    try:
-        change()
-    except phalanx.PhalanxError as error:
-        say(type(error).__name__, str(error))
-    else:
-        say("won", "")
-
-for line in sys.stdin:
-    job = json.loads(line)
-    root, options, number = job["root"], job["options"], job["number"]
-    names = dict(globals(), table=lambda: phalanx.open(root, storage_options=options))
-    try:
-        exec(job["script"], names)
-    except BaseException as error:
-        say("broke", repr(error))
-"""
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[list[subprocess.Popen[str]]]:
+def workers() -> Iterator[list[Connection]]:
     """Processes that run the scripts they are given."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        for _ in range(8)
-    ]
-    yield processes
-    for process in processes:
-        process.communicate(timeout=60)
+    ours, processes = [], []
+    for _ in range(8):
+        mine, theirs = SERVER.Pipe()
+        process = SERVER.Process(target=serve, args=(theirs,))
+        process.start()
+        theirs.close()
+        ours.append(mine)
+        processes.append(process)
+    yield ours
+    for connection, process in zip(ours, processes, strict=True):
+        connection.close()
+        process.join(60)
+        assert process.exitcode == 0
 
 
 @dataclass(frozen=True)
 class Race:
     """Starts a script in several processes at the same time."""
 
-    workers: list[subprocess.Popen[str]]
+    workers: list[Connection]
     root: str
     store: Store
 
@@ -89,30 +58,18 @@ class Race:
         running = self.workers[:count]
         for number, process in enumerate(running):
             job = {"root": self.root, "options": self.store.storage_options, "number": number}
-            _tell(process, json.dumps({**job, "script": textwrap.dedent(script)}))
+            process.send({**job, "script": textwrap.dedent(script)})
         for process in running:
-            assert _answer(process) == ["ready"]
+            assert process.recv() == ["ready"]
         for process in running:
-            _tell(process, "go")
-        answers = list(map(_answer, running))
+            process.send("go")
+        answers = [process.recv() for process in running]
         assert "broke" not in [answer for answer, _ in answers], answers
         return answers
 
 
-def _tell(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
-
-
-def _answer(process: subprocess.Popen[str]) -> list[str]:
-    assert process.stdout is not None
-    answer: list[str] = json.loads(process.stdout.readline())
-    return answer
-
-
 @pytest.fixture
-def race(workers: list[subprocess.Popen[str]], root: str, store: Store) -> Race:
+def race(workers: list[Connection], root: str, store: Store) -> Race:
     return Race(workers, root, store)
 
 

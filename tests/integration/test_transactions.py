@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
 import operator
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +19,7 @@ from lance import LanceOperation
 from lance_namespace import ListNamespacesRequest, ListTablesRequest
 
 import phalanx
+from integration.job_races import append_in_turns
 from integration.stores import Store
 from phalanx.errors import CommitConflict, ForeignWrite, PartialWrite, PhalanxError
 from phalanx.storage import head
@@ -31,6 +29,7 @@ from phalanx.storage.publishing import publish
 from phalanx.storage.races import until_won
 from phalanx.table import staged, strong
 from phalanx.table.transaction import Transaction
+from processes import SERVER
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
@@ -432,27 +431,19 @@ def test_a_marker_commits_once(table: phalanx.Table) -> None:
     assert held(table, "n = 70") == [("a", 70), ("a", 70), ("new", 70)]
 
 
-WRITER = """
-import sys, json
-import pyarrow as pa
-import phalanx
-uri, options, number = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-table = phalanx.open(uri, storage_options=options)
-for turn in range(4):
-    ks = ["a", f"shared {turn}", f"own {number}"]
-    table.append(pa.table({"k": ks, "n": pa.array([number] * 3, pa.int64())}))
-"""
-
-
 def test_racing_processes_lose_nothing(table: phalanx.Table) -> None:
-    options = json.dumps(table._manifest.root.storage_options)
+    options = table._manifest.root.storage_options
     # A commit is hundreds of requests there when others commit too, and the server is slow.
     numbers = range(100, 108 if table._manifest.root.is_local else 103)
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, table.uri, options, str(number)])
+        SERVER.Process(target=append_in_turns, args=(table.uri, options, number))
         for number in numbers
     ]
-    assert [writer.wait() for writer in writers] == [0] * len(numbers)
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * len(numbers)
     found = Counter(held(table, "n >= 100"))
     expected = Counter(
         (k, number)

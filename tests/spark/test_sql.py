@@ -9,7 +9,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import phalanx
 from spark import sql_tables
@@ -60,7 +60,7 @@ def test_a_battery_of_conditions(spark: SparkSession, twin: Twin) -> None:
     assert len(FILTERS) + len(QUERIES) >= 100
     frame = spark.sql(marked(queries, "t"))
     counts = leaves_of_marked(physical_plan(frame))
-    expected = same_rows(spark, queries)
+    expected = same_rows(spark, queries, frame)
     got = {each: counts[f"q{number:03}"] for number, (each, _) in enumerate(FILTERS)}
     assert got == dict(FILTERS)
     # No query reads fewer leaves than there are with a row of its answer.
@@ -70,17 +70,20 @@ def test_a_battery_of_conditions(spark: SparkSession, twin: Twin) -> None:
 
 
 def test_a_battery_of_queries(spark: SparkSession, twin: Twin) -> None:
-    same_rows(spark, [query for query, _ in QUERIES])
+    queries = [query for query, _ in QUERIES]
+    same_rows(spark, queries, spark.sql(marked(queries, "t")))
     got = {
         query: leaves_read(physical_plan(spark.sql(query.format(t="t")))) for query, _ in QUERIES
     }
     assert got == dict(QUERIES)
 
 
-def same_rows(spark: SparkSession, queries: Sequence[str]) -> list[tuple[str, str]]:
-    """The rows of parquet, which must be those of the table for every query."""
+def same_rows(
+    spark: SparkSession, queries: Sequence[str], frame: DataFrame
+) -> list[tuple[str, str]]:
+    """The rows of parquet, which must be those of the frame, of the table, for every query."""
     found, expected = (
-        [tuple(row) for row in spark.sql(marked(queries, view)).collect()] for view in "tp"
+        [tuple(row) for row in each.collect()] for each in (frame, spark.sql(marked(queries, "p")))
     )
     for number, query in enumerate(queries):
         mark = f"q{number:03}"

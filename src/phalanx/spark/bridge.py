@@ -87,7 +87,9 @@ def _packed(sources: list[Path], folder: Path) -> Path:
 def _compile(sources: list[Path], classes: Path) -> None:
     jars = map(str, sorted(Path(pyspark.__file__).with_name("jars").glob("*.jar")))
     # The compiler of the Java that runs Spark; the command `javac` may be another's.
-    compiler = [_java(), "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    # It runs for seconds: its own code is compiled quickly rather than well.
+    quickly = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    compiler = [_java(), *quickly, "-m", "jdk.compiler/com.sun.tools.javac.Main"]
     options = ["--release", _RELEASE, "-nowarn", "-cp", os.pathsep.join(jars), "-d", str(classes)]
     done = subprocess.run(
         [*compiler, *options, *map(str, sources)], capture_output=True, text=True, check=False
