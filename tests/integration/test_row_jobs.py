@@ -109,6 +109,22 @@ def test_rows_change_move_come_and_go_in_one_commit(table: phalanx.Table) -> Non
     if table.mode == "strong":
         last = table.snapshots().to_pylist()[-1]
         assert (last["operation"], table.newest_snapshot) == ("merge", done.committed.snapshot)
+        changes = table.changes(last["id"] - 1, columns=["id", "k", "n"]).to_arrow().to_pylist()
+        pairs: dict[int, list[Any]] = {}
+        alone = []
+        for each in changes:
+            if each["_update"] is None:
+                alone.append((each["_change"], each["id"]))
+            else:
+                image = (each["_change"], each["id"], each["k"], each["n"])
+                pairs.setdefault(each["_update"], []).append(image)
+        assert sorted(alone) == [("delete", 1), ("delete", 8), ("insert", 50), ("insert", 51)]
+        was = {row[0]: row for row in before}
+        now = {row[0]: row for row in contents(table)}
+        expected_pairs = [
+            [("update_after", *now[i]), ("update_before", *was[i])] for i in (0, 2, 7, 9)
+        ]
+        assert sorted(map(sorted, pairs.values()), key=repr) == sorted(expected_pairs, key=repr)
 
 
 def test_nothing_to_change_is_no_snapshot_and_all_rows_of_a_file_go(table: phalanx.Table) -> None:

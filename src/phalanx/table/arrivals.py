@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -102,18 +102,43 @@ def shuffled(
     where: str = "true",
     *,
     in_memory: bool = False,
+    beside: pa.Schema | None = None,
 ) -> Shuffled:
-    """The rows by partition, every one of them valid; nothing is written yet."""
+    """The rows by partition, every one of them valid; nothing is written yet.
+
+    Columns `beside` those of the table go along, and are none of its own.
+    """
     schema, spec = manifest.properties.schema, manifest.properties.spec
-    batches: Iterable[pa.RecordBatch] = conformed(reader, schema.arrow)
+    batches: Iterable[pa.RecordBatch] = (
+        conformed(reader, schema.arrow)
+        if beside is None
+        else _conformed_beside(reader, schema.arrow, beside)
+    )
+    columns = [*plain_schema(schema), *(beside or ())]
     if predicate != TRUE:
         batches = _all_matching(batches, predicate, where)
     return shuffle(
         batches,
-        plain_schema(schema),
+        pa.schema(columns),
         lambda rows: keyed(spec, rows, schema),
         in_memory=in_memory,
     )
+
+
+def _conformed_beside(
+    reader: pa.RecordBatchReader, schema: pa.Schema, beside: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    waiting: deque[pa.RecordBatch] = deque()
+    own = pa.schema([field for field in reader.schema if field.name not in beside.names])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            waiting.append(batch.select(beside.names))
+            yield batch.select(own.names)
+
+    for batch in conformed(pa.RecordBatchReader.from_batches(own, rows()), schema):
+        arrays = [*batch.columns, *waiting.popleft().columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*batch.schema, *beside]))
 
 
 def _all_matching(

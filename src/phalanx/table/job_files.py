@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,16 +15,53 @@ from phalanx.storage.location import Location
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.staging import copied_files
-from phalanx.storage.writing import LeafWrite, leaf_writes
+from phalanx.storage.writing import LeafWrite, Replacement, leaf_writes
 from phalanx.table.arrivals import Target
 
 
 @dataclass(frozen=True, slots=True)
 class LeafFiles:
-    """Files that a task has written: where, and of which leaf, as the manifest names it."""
+    """Files that a task has written: where, and of which leaf, as the manifest names it.
+
+    `stands_for` tells which row of which leaf each of their rows replaces, if any does.
+    """
 
     location: str
     fragments: tuple[FragmentMetadata, ...]
+    stands_for: StandsFor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StandsFor:
+    """For each row of some files the one that it replaces, as a `Replacement` has it."""
+
+    leaves: tuple[str, ...]
+    packed: bytes
+
+    @classmethod
+    def of(cls, leaves: Sequence[str], old: pa.Table) -> StandsFor:
+        """The columns `leaf` and `address`, in few bytes: they travel to the driver."""
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(sink, old.schema, options=options) as writer:
+            writer.write_table(old)
+        return cls(tuple(leaves), sink.getvalue().to_pybytes())
+
+    def replacement(self, fragments: Sequence[FragmentMetadata]) -> Replacement:
+        """What the files that hold these rows replace."""
+        old = pa.ipc.open_stream(self.packed).read_all()
+        return Replacement(tuple(fragments), self.leaves, old)
+
+
+class ReplacedRows(Protocol):
+    """Tells which rows others replace, by columns that stand beside theirs."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns that tell it."""
+
+    def stands_for(self, told: pa.Table) -> StandsFor | None:
+        """What rows with these columns beside them replace; None if none of them does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +144,19 @@ class ArrivedFiles:
         def arrived(place: int) -> LeafWrite:
             write = writes[place]
             found: list[FragmentMetadata] = []
+            replacements: list[Replacement] = []
             for files in self.files[place]:
                 source = self.root.child(files.location)
-                if source.uri == write.location.uri:
-                    found += files.fragments
-                else:
+                fragments = files.fragments
+                if source.uri != write.location.uri:
                     into = target.open_leaf(write.location, write.version)
-                    found += copied_files(
-                        source.open_leaf(), source, files.fragments, write.location, into
+                    fragments = tuple(
+                        copied_files(source.open_leaf(), source, fragments, write.location, into)
                     )
-            return replace(write, fragments=tuple(found))
+                found += fragments
+                if files.stands_for is not None:
+                    replacements.append(files.stands_for.replacement(fragments))
+            return replace(write, fragments=tuple(found), replacements=tuple(replacements))
 
         return in_parallel(arrived, range(len(writes)), WRITE_THREADS)
 

@@ -34,7 +34,7 @@ from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
 from phalanx.table import operations
 from phalanx.table.arrivals import Statement, shuffled
-from phalanx.table.job_files import NOTHING, ArrivedFiles, LeafFiles, TaskFiles
+from phalanx.table.job_files import NOTHING, ArrivedFiles, LeafFiles, ReplacedRows, TaskFiles
 from phalanx.table.job_leaves import NEW, leaves_of
 from phalanx.table.staged import StagedChanges
 from phalanx.table.strong import Start
@@ -129,21 +129,26 @@ class WriteJob:
             done = committed_marker(manifest, marker) if isinstance(manifest, Manifest) else None
         return replace(self, marker=marker, done=done)
 
-    def write(self, rows: pa.RecordBatchReader) -> TaskFiles:
-        """Write rows into files that nobody sees yet."""
+    def write(self, rows: pa.RecordBatchReader, replaced: ReplacedRows | None = None) -> TaskFiles:
+        """Write rows into files that nobody sees yet.
+
+        With `replaced` the rows have columns beside their own, which tell what they replace.
+        """
         with told(f"write to {self.root}"):
-            return self._write(rows)
+            return self._write(rows, replaced)
 
     @property
     def manifest(self) -> LeafListing:
         """The state of the table that the job began with."""
         return _manifest_of(self.id, self.root, self.version, self.hive)
 
-    def _write(self, rows: pa.RecordBatchReader) -> TaskFiles:
+    def _write(self, rows: pa.RecordBatchReader, replaced: ReplacedRows | None) -> TaskFiles:
         manifest = self.manifest
         if self.done is not None:
             return TaskFiles.none()
-        with shuffled(manifest, rows, self._replaced(manifest), self.where) as arrived:
+        beside = None if replaced is None else replaced.columns
+        condition = self._replaced(manifest)
+        with shuffled(manifest, rows, condition, self.where, beside=beside) as arrived:
             leaves = self.leaves(arrived.keys)
 
             def write(place: int) -> LeafFiles:
@@ -151,7 +156,11 @@ class WriteJob:
                 dataset = self.opened(location, version)
                 target = self.root.child(location)
                 rows = arrived.reader(place, dataset.schema.names)
-                return LeafFiles(location, leaf.write(dataset, target, rows))
+                fragments = leaf.write(dataset, target, rows)
+                if replaced is None:
+                    return LeafFiles(location, fragments)
+                told = arrived.reader(place, replaced.columns.names).read_all()
+                return LeafFiles(location, fragments, replaced.stands_for(told))
 
             written = in_parallel(write, range(len(leaves)), WRITE_THREADS)
             return TaskFiles(arrived.keys, tuple(written))

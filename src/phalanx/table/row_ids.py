@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import lance
 import numpy as np
@@ -17,12 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phalanx.errors import CommitConflict, PhalanxError
-from phalanx.planning.scan import LOCATION
+from phalanx.planning.scan import LOCATION, OBJECT_ID
 from phalanx.storage import leaf
 from phalanx.storage.leaf import OFFSET_BITS, Change
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.reading import ROW_ADDRESS, ROW_ID, ROW_LEAF
 from phalanx.storage.writing import LeafWrite, leaf_writes
+from phalanx.table.job_files import StandsFor
 from phalanx.table.splitting import Piece
 
 _VERSION_BITS = 32
@@ -63,6 +66,26 @@ def identified(manifest: Manifest, number: int, piece: Piece) -> Piece:
 
 def _in_order(manifest: Manifest) -> Iterator[tuple[int, pa.Table]]:
     yield from sorted(manifest.leaves().items())
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedByIds:
+    """Tells by their ids which rows of a manifest others replace; NULL stands for none."""
+
+    manifest: Manifest
+    columns: ClassVar[pa.Schema] = pa.schema([(name, pa.int64()) for name in ROW_ID.names])
+
+    def stands_for(self, ids: pa.Table) -> StandsFor | None:
+        """What rows with these ids beside them replace; None if none of them does."""
+        numbers = pc.shift_right(ids.column(ROW_LEAF), _VERSION_BITS).combine_chunks()
+        used = pc.unique(numbers).drop_null()
+        if not len(used):
+            return None
+        names = [each for _, found in _in_order(self.manifest) for each in found[OBJECT_ID].chunks]
+        leaves = pa.chunked_array(names, pa.string()).take(used).to_pylist()
+        places = pc.index_in(numbers, used)
+        old = pa.table({"leaf": places, "address": ids.column(ROW_ADDRESS)})
+        return StandsFor.of(leaves, old)
 
 
 @dataclass(frozen=True, slots=True)

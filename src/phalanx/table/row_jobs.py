@@ -25,7 +25,7 @@ from phalanx.storage.writing import Footprint
 from phalanx.table.job_files import TaskFiles
 from phalanx.table.jobs import ROW_CHANGES, Committed, WriteJob
 from phalanx.table.merging import MergeCounts
-from phalanx.table.row_ids import RowIds, removals
+from phalanx.table.row_ids import ReplacedByIds, RowIds, removals
 
 # What happens to a row.
 OPERATION = "_phalanx_operation"
@@ -102,13 +102,15 @@ class RowJob:
         """Write the rows that come into files nobody sees yet, and note those that go."""
         if self.job.done is not None:
             return TaskChanges(TaskFiles.none())
-        noted = _Noted()
+        noted = _Noted(has_ids=self.job.mode == "strong")
         coming = noted.coming(changes)
         first = next(coming, None)
         files = TaskFiles.none()
         if first is not None:
             rows = pa.RecordBatchReader.from_batches(first.schema, _chained(first, coming))
-            files = self.job.write(rows)
+            # Without snapshots nobody asks which row became which.
+            replaced = ReplacedByIds(self.manifest) if self.job.mode == "strong" else None
+            files = self.job.write(rows, replaced)
         return TaskChanges(files, noted.gone, noted.counts)
 
     # ── on the driver ────────────────────────────────────────────────────────────────────────
@@ -141,12 +143,13 @@ class RowJob:
 class _Noted:
     """What a stream of changes does beside the rows that it brings."""
 
+    has_ids: bool
     counts: MergeCounts = _NONE
     _leaves: list[np.ndarray] = field(default_factory=list)
     _addresses: list[np.ndarray] = field(default_factory=list)
 
     def coming(self, changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that come, in their own columns; ids stand beside them until here."""
+        """The rows that come, if wanted with the ids of those that they replace beside them."""
         for batch in changes:
             operations = batch.column(OPERATION).to_numpy(zero_copy_only=False)
             goes, comes = operations != INSERT, operations != DELETE
@@ -159,6 +162,8 @@ class _Noted:
             self.counts = _sum(self.counts, counts)
             if comes.any():
                 rows = batch.drop_columns([OPERATION, *ROW_ID.names])
+                if self.has_ids:
+                    rows = _beside(rows, batch, pa.array(goes & comes))
                 yield rows if comes.all() else pc.filter(rows, pa.array(comes))
 
     @property
@@ -167,6 +172,15 @@ class _Noted:
         if not self._leaves:
             return ()
         return tuple(RowIds.of(np.concatenate(self._leaves), np.concatenate(self._addresses)))
+
+
+def _beside(rows: pa.RecordBatch, batch: pa.RecordBatch, replaces: pa.Array) -> pa.RecordBatch:
+    """The rows with the ids of those that they replace; NULL where they are new."""
+    none = pa.scalar(None, pa.int64())
+    for column in ReplacedByIds.columns:
+        ids = pc.if_else(replaces, batch.column(column.name).cast(pa.int64()), none)
+        rows = rows.append_column(column, ids)
+    return rows
 
 
 def _sum(one: MergeCounts, other: MergeCounts) -> MergeCounts:
