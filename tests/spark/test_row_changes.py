@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -223,4 +224,24 @@ def test_changes_on_executors_and_by_connect(spark: SparkSession, tmp_path: Path
     expected = [
         (i, "9", -i) if i % 10 == 1 else (i, str(i % 3), i) for i in [0, *range(11, 55)]
     ] + [(i, "new", 0) for i in range(55, 65)]
-    assert rows_of(lake.table("t")) == sorted(expected, key=repr)
+    table = lake.table("t")
+    assert rows_of(table) == sorted(expected, key=repr)
+    # Created, updated, merged, deleted: each a snapshot, told row by row.
+    newest = table.newest_snapshot
+    assert newest is not None
+    told = table.changes(newest - 3, newest).to_arrow()
+    counts = Counter(zip(told["_snapshot"].to_pylist(), told["_change"].to_pylist(), strict=True))
+    assert counts == {
+        (newest - 2, "update_before"): 6,
+        (newest - 2, "update_after"): 6,
+        (newest - 1, "update_before"): 5,
+        (newest - 1, "update_after"): 5,
+        (newest - 1, "insert"): 5,
+        (newest, "delete"): 10,
+    }
+    images = {
+        (row["_snapshot"], row["_update"], row["_change"]): row["id"] for row in told.to_pylist()
+    }
+    for (snapshot, update, change), number in images.items():
+        if change == "update_before":
+            assert images[snapshot, update, "update_after"] == number
