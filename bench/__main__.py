@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import ducklake, importing, model, rewrite, rows, spark, storage, strong
+from bench import ducklake, importing, model, rewrite, rows, spark, spark_merge, storage, strong
 
 
 def main() -> None:
@@ -23,6 +23,7 @@ def main() -> None:
         "strong": strong.benchmarks,
         "rows": rows.benchmarks,
         "spark": spark.benchmarks,
+        "spark_merge": spark_merge.benchmarks,
         "importing": importing.benchmarks,
     }
     for name in sys.argv[1:] or parts:
