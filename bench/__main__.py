@@ -9,7 +9,18 @@ from __future__ import annotations
 import os
 import sys
 
-from bench import ducklake, importing, model, rewrite, rows, search, spark, storage, strong
+from bench import (
+    ducklake,
+    importing,
+    model,
+    rewrite,
+    rows,
+    search,
+    spark,
+    spark_merge,
+    storage,
+    strong,
+)
 
 
 def main() -> None:
@@ -24,6 +35,7 @@ def main() -> None:
         "rows": rows.benchmarks,
         "search": search.benchmarks,
         "spark": spark.benchmarks,
+        "spark_merge": spark_merge.benchmarks,
         "importing": importing.benchmarks,
     }
     for name in sys.argv[1:] or parts:

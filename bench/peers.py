@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 _SPARK = "pyspark~=4.1.0"
 _ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -16,6 +18,20 @@ _ENVIRONMENT = Path(__file__).parent.parent / "build" / "peers"
 
 def iceberg_on_spark(source: Path, folder: Path) -> dict[str, dict[str, float]] | str:
     """The seconds of each job in Iceberg's connector, and in parquet there; or why not."""
+    found: dict[str, dict[str, float]] | str = _ran(
+        "spark_peers.py", lambda jar: [source, folder, jar]
+    )
+    return found
+
+
+def iceberg_merges(folder: Path, paths: Sequence[Path]) -> list[float] | str:
+    """The seconds of MERGE INTO in Iceberg's connector, for each file but the first; or why not."""
+    found: list[float] | str = _ran("merge_peers.py", lambda jar: [folder, jar, *paths])
+    return found
+
+
+def _ran(script: str, arguments: Callable[[Path], Sequence[Path]]) -> Any:
+    """What a script prints in the Spark that the connector is made for; or why it cannot run."""
     jar = _fetched(_ICEBERG)
     if jar is None:
         return "Iceberg's connector is not there: Maven could not fetch it"
@@ -26,15 +42,12 @@ def iceberg_on_spark(source: Path, folder: Path) -> dict[str, dict[str, float]] 
         if subprocess.run(install, check=False, capture_output=True).returncode:
             shutil.rmtree(_ENVIRONMENT)
             return f"Iceberg's connector needs {_SPARK}, which could not be installed"
-    script = Path(__file__).with_name("spark_peers.py")
-    ran = subprocess.run(
-        [python, script, source, folder, jar], check=False, capture_output=True, text=True
-    )
+    command = [python, Path(__file__).with_name(script), *arguments(jar)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True)
     if ran.returncode:
         print(ran.stderr[-2000:], file=sys.stderr)
         return "Iceberg's connector failed"
-    found: dict[str, dict[str, float]] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    return json.loads(ran.stdout.splitlines()[-1])
 
 
 def _fetched(artifact: str) -> Path | None:

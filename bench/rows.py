@@ -23,7 +23,7 @@ from bench.measure import Beside, Growth, Measured, best, cost
 from bench.storage import sample
 from bench.strong import bulk_table
 
-_ARRIVING = 100_000
+ARRIVING = 100_000
 _RUNS = 3
 _KEY = ["tenant", "id"]
 _DROPPED = (10, 1_000, 100_000)
@@ -41,7 +41,7 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside | Growth | str]:
 
 def _merged(rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
     data = sample(rows)
-    arriving = [_half_known(data, rows, run) for run in range(_RUNS)]
+    arriving = [half_known(data, rows, run) for run in range(_RUNS)]
     tables = {
         mode: phalanx.create(folder / mode, data.schema, "tenant", transaction=mode)
         for mode in ("weak", "strong")
@@ -66,9 +66,9 @@ def _merged(rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
             merge(source)
             times[name].append(time.perf_counter() - start)
     counts = {table.scan().count_rows() for table in tables.values()} | {big.count_rows()}
-    assert counts == {rows + _RUNS * (_ARRIVING // 2)}
+    assert counts == {rows + _RUNS * (ARRIVING // 2)}
     found = {name: min(seconds) for name, seconds in times.items()}
-    what = f"merge of {_ARRIVING:,} rows, half of them new, into {rows:,} over 100 partitions"
+    what = f"merge of {ARRIVING:,} rows, half of them new, into {rows:,} over 100 partitions"
     delta = _in_delta(data, arriving, folder)
     if isinstance(delta, str):
         yield delta
@@ -95,13 +95,13 @@ def _merged(rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
     )
 
 
-def _half_known(data: pa.Table, rows: int, run: int) -> pa.Table:
+def half_known(data: pa.Table, rows: int, run: int) -> pa.Table:
     """Rows half of whose keys are there, and half are not."""
     random = np.random.default_rng(run)
-    known = random.choice(rows, _ARRIVING // 2, replace=False)
-    new = sample(_ARRIVING // 2, seed=run + 1)
-    first = rows + run * (_ARRIVING // 2)
-    ids = pa.array(np.arange(first, first + _ARRIVING // 2))
+    known = random.choice(rows, ARRIVING // 2, replace=False)
+    new = sample(ARRIVING // 2, seed=run + 1)
+    first = rows + run * (ARRIVING // 2)
+    ids = pa.array(np.arange(first, first + ARRIVING // 2))
     changed = data.take(pa.array(known))
     changed = changed.set_column(2, "amount", pa.array(random.random(len(known))))
     return pa.concat_tables([changed, new.set_column(0, "id", ids)]).combine_chunks()

@@ -22,8 +22,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import phalanx.spark
+from phalanx.spark.row_changes import RowChangeWriter, RowsChanged
 from phalanx.spark.source import PhalanxSource
-from phalanx.spark.writing import TableWriter
+from phalanx.spark.writing import FilesWritten, TableWriter
 from phalanx.storage.steps import Observer, Step, observed
 
 # Spark's processes do not find the modules of tests.
@@ -38,12 +39,12 @@ class FaultyWriter(DataSourceArrowWriter):
     Each fault comes as often as is told: files in a folder count, whichever process it strikes.
     """
 
-    inner: TableWriter
+    inner: TableWriter | RowChangeWriter
     faults: dict[str, str]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         written = self.inner.write(iterator)
-        rows = written.files.rows  # type: ignore[attr-defined]
+        rows = rows_written(written)
         fault = self.faults.get("task", "")
         if fault and rows and self._is_due("task"):
             if fault == "fails":
@@ -92,6 +93,16 @@ class FaultyWriter(DataSourceArrowWriter):
                 continue
             return True
         return False
+
+
+def rows_written(message: WriterCommitMessage) -> int:
+    """How many rows a task has written."""
+    match message:
+        case FilesWritten(files=files):
+            return files.rows
+        case RowsChanged(changes=changes):
+            return changes.files.rows
+    raise AssertionError(message)
 
 
 def _parent(process: int) -> int:

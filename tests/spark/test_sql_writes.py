@@ -238,6 +238,10 @@ PREDICATES = [
     "s.y = 2",
     "s.y IS NULL",
     "id IN (1, 3, 5, 7, 11) AND (k = 'b' OR f IS NULL)",
+    # These only Spark understands: rows go by their ids.
+    "n + 1 = 2 OR upper(k) = 'B'",
+    "k LIKE 'a_x' OR n = id",
+    "hour(ts) = 3",
 ]
 
 
