@@ -45,7 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 _WITH_SESSION = ("tests/spark/", "test_spark_kills", "test_rewrite_fire")
 # They start processes of their own, or none.
-_WITHOUT_SESSION = ("test_converting", "test_executors", "driver_dies", "executor_dies")
+_WITHOUT_SESSION = (
+    *("test_converting", "test_executors", "test_fallback", "test_wheel"),
+    *("driver_dies", "executor_dies"),
+)
 # What their modules prepare costs more than they gain by running in several processes.
 _TOGETHER = (
     *("test_concurrency", "test_strong_deaths", "test_ducklake_plans", "test_ducklake_rows"),
