@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.planning.splits import FEWEST_BYTES, MOST_BYTES, OPENING_BYTES, packed, split_size
+from phalanx.planning.splits import (
+    FEWEST_BYTES,
+    MOST_BYTES,
+    OPENING_BYTES,
+    fits_one,
+    packed,
+    split_size,
+)
 
 
 @given(st.lists(st.integers(0, 10_000_000), max_size=60), st.integers(1, 20_000_000))
@@ -24,6 +31,7 @@ def test_tasks_keep_the_order_and_the_limit_and_are_as_few_and_equal_as_can_be(
             fewest, left = fewest + 1, most
         left -= size + OPENING_BYTES
     assert len(tasks) == fewest
+    assert fits_one(sizes, lambda size: size, most) == (len(tasks) == 1)
 
 
 def test_the_last_task_is_no_remainder() -> None:

@@ -24,6 +24,7 @@ from phalanx.model.predicate import (
     In,
     IsNull,
     Leaf,
+    NotNull,
     Opaque,
     Predicate,
     all_of,
@@ -149,7 +150,9 @@ def _satisfying(candidates: pa.Array, path: Path, leaves: Sequence[Leaf | Opaque
 
     Conditions on the bare column are tried first: they never fail, as a division may.
     """
-    alone = [leaf for leaf in leaves if _reads_only(leaf, path)]
+    # Candidates are never NULL.
+    is_value = NotNull(Column(path))
+    alone = [leaf for leaf in leaves if _reads_only(leaf, path) and leaf != is_value]
     plain = [leaf for leaf in alone if not isinstance(leaf, Opaque) and leaf.term == Column(path)]
     tests = [leaf for leaf in alone if leaf not in plain]
     if len(plain) > 1:

@@ -46,6 +46,13 @@ def packed(
     return [tuple(pieces[start:end]) for start, end in zip([0, *cuts], cuts, strict=False)]
 
 
+def fits_one(pieces: Sequence[Piece], size: Callable[[Piece], int], most: int) -> bool:
+    """Whether `packed` has one task for the pieces."""
+    if len(pieces) <= 1:
+        return len(pieces) == 1
+    return sum(size(piece) + OPENING_BYTES for piece in pieces) <= most
+
+
 def _cuts(ends: npt.NDArray[np.int64], most: int) -> list[int]:
     """Where each task ends, if it takes as many pieces as fit."""
     cuts: list[int] = []

@@ -152,6 +152,6 @@ def texts(values: pa.Array, field: pa.Field) -> list[str | None]:
 
 def counted(found: Found) -> tuple[int, int]:
     """The rows and the bytes of the leaves."""
-    sizes = [(piece.rows, piece.size) for leaf in found.leaves for piece in leaf.pieces]
+    sizes = [(piece.rows, piece.size) for piece in found.pieces]
     rows, size = np.sum(np.array(sizes, dtype=np.int64).reshape(-1, 2), axis=0)
     return int(rows), int(size)

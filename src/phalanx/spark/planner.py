@@ -16,10 +16,10 @@ import sys
 import traceback
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 from pyspark import cloudpickle
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
@@ -40,8 +40,9 @@ from phalanx.spark.partitioning import (
 from phalanx.spark.queries import Query
 from phalanx.spark.reading import ScanPartition, TaskReader, check_schema
 from phalanx.spark.row_changes import OPTION, RowsLooked, job_of
+from phalanx.spark.source import PhalanxSource
 from phalanx.storage.reading import ROW_ID
-from phalanx.table.splitting import first_rows, packed_tasks
+from phalanx.table.splitting import first_rows, is_one_task, packed_tasks
 
 # Queries that are being planned at one time, in one process.
 _MOST_QUERIES = 16
@@ -107,6 +108,7 @@ def _described(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
         "bytes": size,
         "keys": [key.to_json() for key in keys],
         "groups": len(filled.leaves),
+        "in_one_task": is_one_task(found.pieces, query.split_size),
         "filters": [name for name in pruning if name in question["columns"]],
     }
 
@@ -124,50 +126,48 @@ def _tasks(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
         found = found.pruned(condition.predicate)
     if len(stored) < len(schema):
         found = found.identified()
-    values: list[list[str | None]] | None = None
     read = len(found.leaves)
     if keys:
         tasks, values = keyed_tasks(found.filled, keys, query.split_size)
     else:
-        pieces = [piece for leaf in found.leaves for piece in leaf.pieces]
+        pieces = found.pieces
         if question["limit"] is not None:
             pieces = first_rows(pieces, question["limit"])
             read = len({piece.scan.location.uri for piece in pieces})
         tasks = packed_tasks(pieces, query.split_size)
-    source = cloudpickle.loads(base64.b64decode(question["source"]))
-    source.options = {}
-    made: list[InputPartition] = [
-        ScanPartition(task.reading(tuple(stored.names))) for task in tasks
-    ]
-    function, *blobs = _pickled(TaskReader(made, schema), source, schema, question["batch_rows"])
+        values = [[] for _ in tasks]
+    columns = tuple(stored.names)
     return {
-        "function": base64.b64encode(function).decode(),
-        "tasks": [base64.b64encode(blob).decode() for blob in blobs[: len(made)]],
+        "function": _function(question["schema"], question["batch_rows"]),
+        "tasks": [_pickled(ScanPartition(task.reading(columns))) for task in tasks],
         "keys": values,
         "partitions": read,
-        "looked": base64.b64encode(pickle.dumps(RowsLooked(all_of(looked)))).decode(),
+        "looked": _pickled(RowsLooked(all_of(looked))),
     }
 
 
-def _pickled(reader: TaskReader, source: Any, schema: StructType, batch_rows: int) -> list[bytes]:
-    """The function that reads a task, then the tasks, as Spark has them of a source in Python."""
+@lru_cache(maxsize=64)
+def _function(schema: str, batch_rows: int) -> str:
+    """The function that reads a task, as Spark makes it of a source in Python."""
+    columns = _parse_datatype_json_string(schema)
+    assert isinstance(columns, StructType)
     out = io.BytesIO()
     write_read_func_and_partitions(
         out,
-        reader=reader,
-        data_source=source,
-        schema=schema,
+        reader=TaskReader(columns),
+        data_source=PhalanxSource({}),
+        schema=columns,
         max_arrow_batch_size=batch_rows,
         binary_as_bytes=True,
     )
     out.seek(0)
     function = _read(out)
-    out.read(4)
-    found = []
-    while (blob := _read(out)) is not None:
-        found.append(blob)
     assert function is not None
-    return [function, *found]
+    return base64.b64encode(function).decode()
+
+
+def _pickled(value: object) -> str:
+    return base64.b64encode(pickle.dumps(value)).decode()
 
 
 def _read(stream: BinaryIO) -> bytes | None:

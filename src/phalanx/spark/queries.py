@@ -96,6 +96,11 @@ class Found:
         return replace(self, leaves=tuple(leaf for leaf in self.leaves if leaf.rows))
 
     @property
+    def pieces(self) -> list[Piece]:
+        """The fragments of all leaves, in their order."""
+        return [piece for leaf in self.leaves for piece in leaf.pieces]
+
+    @property
     def is_whole(self) -> bool:
         """Whether every row of the leaves is wanted."""
         return all(leaf.predicate == TRUE for leaf in self.leaves)

@@ -116,20 +116,16 @@ class ScanReader(DataSourceReader):
 class TaskReader(DataSourceReader):
     """Reads tasks that were planned before; each is on its way by itself."""
 
-    tasks: list[InputPartition]
     schema: StructType
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks."""
-        return self.tasks
+        """None that Spark need know of."""
+        return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         with in_one_line():
             yield from for_spark(rows_of(partition), arrow_schema(self.schema))
-
-    def __reduce__(self) -> tuple[type, tuple[list[InputPartition], StructType]]:
-        return TaskReader, ([], self.schema)
 
 
 def rows_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
 from phalanx.model.predicate import TRUE
-from phalanx.planning.splits import packed, split_size
+from phalanx.planning.splits import fits_one, packed, split_size
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
 from phalanx.storage.parallel import in_parallel
@@ -58,6 +58,12 @@ def packed_tasks(found: list[Piece], wanted_bytes: int | None = None) -> list[Sc
     """The pieces in tasks of about equal bytes, neighbours of one leaf put together again."""
     most = split_size(sum(piece.size for piece in found), wanted_bytes)
     return [ScanTask(tuple(_joined(task))) for task in packed(found, lambda each: each.size, most)]
+
+
+def is_one_task(found: Sequence[Piece], wanted_bytes: int | None = None) -> bool:
+    """Whether `packed_tasks` has one task for them."""
+    most = split_size(sum(piece.size for piece in found), wanted_bytes)
+    return fits_one(found, lambda each: each.size, most)
 
 
 def first_rows(found: Iterable[Piece], limit: int) -> list[Piece]:

@@ -22,6 +22,7 @@ final class TableBatch implements Batch {
     private final StructType columns;
     private final CaseInsensitiveStringMap options;
     private final Question question;
+    // Of the keys of tasks: null where they have none.
     private final StructType keyTypes;
     private InputPartition[] partitions;
     private long leaves = -1;
@@ -52,7 +53,7 @@ final class TableBatch implements Batch {
         for (int i = 0; i < made.length; i++) {
             byte[] task = base64.decode(planned.get("tasks").get(i).asText());
             made[i] =
-                    keys.isNull()
+                    keyTypes == null
                             ? new PythonInputPartition(i, task)
                             : new KeyedPartition(i, task, Values.row(keys.get(i), keyTypes));
         }

@@ -125,9 +125,20 @@ final class TableScan extends PythonScan
         return false;
     }
 
+    /**
+     * Whether Spark is told that one task has all rows, so that it brings none together for an
+     * aggregate of all of them. Joins go by keys.
+     */
+    private boolean isOneTask() {
+        return SQLConf.get().v2BucketingEnabled()
+                && !hints.joins()
+                && described().get("in_one_task").asBoolean();
+    }
+
+    /** The types of the keys that tasks have; of one for all rows none, and null without keys. */
     private StructType keyTypes() {
         if (!isKeyed()) {
-            return null;
+            return isOneTask() ? new StructType() : null;
         }
         JsonNode keys = described().get("keys");
         StructField[] types = new StructField[keys.size()];
@@ -137,7 +148,7 @@ final class TableScan extends PythonScan
             types[i] = isColumn ? column : column.copy(
                     column.name(), DataTypes.IntegerType, true, column.metadata());
         }
-        return types.length == 0 ? null : new StructType(types);
+        return new StructType(types);
     }
 
     // ── what Spark may know ──────────────────────────────────────────────────────────────────
@@ -171,8 +182,13 @@ final class TableScan extends PythonScan
 
     @Override
     public Partitioning outputPartitioning() {
-        if (streams || !isKeyed()) {
+        if (streams) {
             return new UnknownPartitioning(0);
+        }
+        if (!isKeyed()) {
+            return isOneTask()
+                    ? new KeyGroupedPartitioning(new Expression[0], 1)
+                    : new UnknownPartitioning(0);
         }
         JsonNode keys = described().get("keys");
         Expression[] transforms = new Expression[keys.size()];
