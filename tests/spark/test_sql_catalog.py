@@ -227,3 +227,29 @@ def test_without_the_jar_it_says_what_it_needs(case: str, monkeypatch: pytest.Mo
         builder = builder.config("spark.phalanx.bridge", "false")
     with pytest.raises(PhalanxError, match="catalog 'lake' needs the classes in Java"):
         configure(builder)
+
+
+def test_tables_are_read_by_their_names_as_by_their_paths(spark: SparkSession, lake: Lake) -> None:
+    """A task has the rows of many small partitions, unless rows are joined or grouped by them."""
+    rows = pa.table({"k": list(range(8)) * 2, "n": list(range(16))})
+    for name in ("facts", "more"):
+        phalanx.create(f"{lake.root}/{name}", rows.schema, "k").append(rows)
+    names = pa.table({"k": [1, 2], "name": ["one", "two"]})
+    phalanx.create(f"{lake.root}/names", names.schema, []).append(names)
+    assert lake.frame("SELECT n FROM lake.facts").rdd.getNumPartitions() == 1
+    assert lake.frame("SELECT k, sum(n) FROM lake.facts GROUP BY k").rdd.getNumPartitions() == 8
+    assert "Exchange" not in physical_plan(lake.frame("SELECT sum(n) FROM lake.facts"))
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        joined = lake.frame("SELECT f.n FROM lake.facts f JOIN lake.more m ON f.k = m.k")
+        assert "Exchange" not in physical_plan(joined)
+        assert joined.count() == 32
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    pruned = lake.frame(
+        "SELECT f.n FROM lake.facts f JOIN lake.names d ON f.k = d.k WHERE d.name = 'two'"
+    )
+    assert sorted(row.n for row in pruned.collect()) == [2, 10]
+    plan = physical_plan(pruned)
+    assert "dynamicpruning" in plan
+    assert "phalanx: 1 of 8 partitions" in plan

@@ -13,36 +13,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from phalanx.errors import NotPartitioned, PhalanxError
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.spark import catalog_changes
-from phalanx.spark.catalog_partitioning import clusters, described, orders, pruning
+from phalanx.spark.catalog_tables import TOLD_OF, loaded, partitions, told_of
 from phalanx.spark.conditions import Translator, together
-from phalanx.spark.options import READ, Options
-from phalanx.spark.partitioning import plain_type, texts
-from phalanx.spark.reading import METADATA_TABLES, schema_of
 from phalanx.spark.row_changes import options_of
-from phalanx.spark.types import spark_schema
 from phalanx.storage import table_folders
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
 from phalanx.table.opening import open
 from phalanx.table.row_jobs import RowJob
 from phalanx.table.table import Table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NOT_KEYS = {"spec_id", "location", "read_version", "rows", "bytes"}
 _MISSING = {"missing": True}
 _STAGED, _REPLACED = "_staged-", "_replaced-"
 # No statement takes so long to write its next file.
 _LEFT = timedelta(days=1)
-# The location follows from the name: Spark shows no LOCATION in SHOW CREATE TABLE then.
-_OURS = {"provider": "phalanx", "is_managed_location": "true"}
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,22 +109,10 @@ class Catalog:
         snapshot = _snapshot(version, time)
         table = self._table(name)
         if table is not None:
-            return _loaded(table, snapshot)
+            return loaded(table, snapshot)
         kind = name[-1].lower()
-        parent = self._table(name[:-1]) if len(name) > 1 and kind in METADATA_TABLES else None
-        if parent is None:
-            return _MISSING
-        shown = parent if snapshot is None else parent.at(snapshot)
-        options = Options.of({"path": parent.uri, "metadata_table": kind}, READ, "read")
-        return {
-            "path": parent.uri,
-            "schema": schema_of(options, shown).json(),
-            "options": {"metadata_table": kind, **_snapshot_option(snapshot)},
-            "read_only": True,
-            "partitioning": [],
-            "properties": {**_OURS, "location": parent.uri},
-            "version": None,
-        }
+        parent = self._table(name[:-1]) if len(name) > 1 and kind in TOLD_OF else None
+        return _MISSING if parent is None else told_of(parent, kind, snapshot)
 
     def listed(self, name: Sequence[str]) -> dict[str, Any]:
         """The tables and the namespaces in a namespace."""
@@ -153,7 +130,7 @@ class Catalog:
         self._check_free(name)
         catalog_changes.check_columns(question)
         table = catalog_changes.made(self.place(name), question)
-        return _loaded(table, None)
+        return loaded(table, None)
 
     def _check_free(self, name: Sequence[str]) -> None:
         table_folders.check_name(name)
@@ -176,7 +153,7 @@ class Catalog:
         if table is None:
             return _MISSING
         catalog_changes.alter(table, changes)
-        return _loaded(table, None)
+        return loaded(table, None)
 
     def drop(self, name: Sequence[str]) -> dict[str, Any]:
         """Remove a table and its rows; nothing but a table of Phalanx is removed."""
@@ -218,8 +195,8 @@ class Catalog:
             table_folders.remove_left(self.place(name[:-1]), (_STAGED, _REPLACED), _LEFT)
             staged = self.place([*name[:-1], f"{_STAGED}{uuid.uuid4().hex}"])
         table = catalog_changes.made(staged, question)
-        loaded = _loaded(table, None)
-        return {**loaded, "staged": staged.uri, "may_replace": question["may_replace"]}
+        made = loaded(table, None)
+        return {**made, "staged": staged.uri, "may_replace": question["may_replace"]}
 
     def finish(self, name: Sequence[str], staged: str, may_replace: bool) -> dict[str, Any]:
         """Have a staged table take its place, and what may be replaced there go."""
@@ -271,33 +248,6 @@ def open_at(question: Mapping[str, Any]) -> Table:
     return open(question["path"], storage_options=question["storage"] or None)
 
 
-def _loaded(table: Table, snapshot: int | datetime | None) -> dict[str, Any]:
-    held = table if snapshot is None else table.at(snapshot)
-    schema, spec = Schema.of(held.schema), held.spec
-    listing = table._refreshed()
-    return {
-        "path": table.uri,
-        "schema": spark_schema(held.schema).json(),
-        # Rows have ids where a manifest lists the leaves.
-        "row_level": isinstance(listing, Manifest),
-        "pruning": pruning(listing),
-        # A query that reads the table twice reads the same rows.
-        "options": _snapshot_option(held.newest_snapshot if snapshot is None else snapshot),
-        "read_only": snapshot is not None,
-        "partitioning": described(spec, schema),
-        "clusters": clusters(spec, schema),
-        "orders": orders(spec, schema),
-        "properties": {**_OURS, "location": table.uri, "transaction": held.mode},
-        "version": None if snapshot is not None else _version(held),
-    }
-
-
-def _version(table: Table) -> str | None:
-    """What tells one state of the table from another; a layout without a manifest has nothing."""
-    listing = table._refreshed()
-    return str(listing.version) if isinstance(listing, Manifest) else None
-
-
 def _snapshot(version: str | None, time: int | None) -> int | datetime | None:
     if time is not None:
         return _EPOCH + timedelta(microseconds=time)
@@ -309,15 +259,6 @@ def _snapshot(version: str | None, time: int | None) -> int | datetime | None:
             "the table's .snapshots."
         )
     return int(version)
-
-
-def _snapshot_option(snapshot: int | datetime | None) -> dict[str, str]:
-    match snapshot:
-        case None:
-            return {}
-        case datetime():
-            return {"snapshot": snapshot.isoformat()}
-    return {"snapshot": str(snapshot)}
 
 
 def _where(table: Table, question: Mapping[str, Any]) -> str:
@@ -341,19 +282,3 @@ def _can_delete(table: Table, question: Mapping[str, Any]) -> bool:
     except PhalanxError:
         return False
     return True
-
-
-def partitions(table: Table) -> dict[str, Any]:
-    """The partitions that have rows, by the fields of all specs."""
-    found = table.partitions()
-    filled = found.filter(pc.greater(found.column("rows"), 0))
-    names = [name for name in filled.column_names if name not in _NOT_KEYS]
-    keys = pa.table([_shown(filled.column(name).combine_chunks()) for name in names], names)
-    columns = [texts(keys.column(name).combine_chunks(), keys.schema.field(name)) for name in names]
-    rows = list(dict.fromkeys(zip(*columns, strict=True)))
-    return {"schema": spark_schema(keys.schema).json(), "rows": rows}
-
-
-def _shown(values: pa.Array) -> pa.Array:
-    """Values of a kind that the classes in Java make of a text, else the text."""
-    return values if plain_type(values.type) else values.cast(pa.string())

@@ -71,7 +71,7 @@ def _properties(given: Mapping[str, str]) -> dict[str, str]:
     if provider.lower() != _PROVIDER:
         raise PhalanxError(
             f"Cannot create a table USING {provider}: this catalog has tables of Phalanx only. "
-            "Write USING phalanx or nothing, and format('phalanx') before saveAsTable."
+            "Write USING phalanx or nothing, and format('phalanx') before saveAsTable and toTable."
         )
     if "location" in given and given.get("is_managed_location") != "true":
         raise PhalanxError(

@@ -82,6 +82,7 @@ class Planner:
             job = job_of(source.options)
             given = {key: text for key, text in source.options.items() if key != OPTION}
             options = Options.of(given, READ, "read")
+            _check_rows(options)
             # Rows that are to be changed are read as the change has found them.
             manifest = (
                 self._tables.listing(options, source._snapshot) if job is None else job.manifest
@@ -91,6 +92,17 @@ class Planner:
                 self._queries.popitem(last=False)
         self._queries.move_to_end(name)
         return self._queries[name]
+
+
+def _check_rows(options: Options) -> None:
+    """Refuse what has other columns than the table, by whose name it was asked for."""
+    for name in ("changes", "metadata_table"):
+        if (value := options.text(name)) is not None and value.lower() != "false":
+            table = "changes" if name == "changes" else value
+            raise PhalanxError(
+                f"Cannot read a table by its name with {name}={value!r}: its columns are others. "
+                f"Read <table>.{table} instead, without the option."
+            )
 
 
 def _described(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:

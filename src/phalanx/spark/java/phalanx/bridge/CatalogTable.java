@@ -57,15 +57,21 @@ class CatalogTable implements SupportsRead {
 
     @Override
     public Set<TableCapability> capabilities() {
-        return Set.of(TableCapability.BATCH_READ);
+        return loaded.get("streams").asBoolean()
+                ? Set.of(TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ)
+                : Set.of(TableCapability.BATCH_READ);
     }
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+        return BridgedTable.scanBuilder(Tables.source(), schema, readOptions(given));
+    }
+
+    /** The options of a query, where the table is, and as of which snapshot it was loaded. */
+    final CaseInsensitiveStringMap readOptions(CaseInsensitiveStringMap given) {
         Map<String, String> options = options(given);
-        options.putAll(texts(loaded.get("options")));
-        return BridgedTable.scanBuilder(
-                Tables.source(), schema, new CaseInsensitiveStringMap(options));
+        options.putAll(Hints.pinned(texts(loaded.get("options"))));
+        return new CaseInsensitiveStringMap(options);
     }
 
     /** The options of a query, and where the table is. */

@@ -18,16 +18,19 @@ import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
 import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A write whose rows Spark brings to their partitions first, unless it is told not to. */
 final class CatalogWrite implements RequiresDistributionAndOrdering {
     private final Write rows;
+    private final Write batches;
     private final Transform[] clusters;
     private final Transform[] orders;
 
-    private CatalogWrite(Write rows, Transform[] clusters, Transform[] orders) {
+    private CatalogWrite(Write rows, Write batches, Transform[] clusters, Transform[] orders) {
         this.rows = rows;
+        this.batches = batches;
         this.clusters = clusters;
         this.orders = orders;
     }
@@ -57,6 +60,11 @@ final class CatalogWrite implements RequiresDistributionAndOrdering {
     @Override
     public BatchWrite toBatch() {
         return rows.toBatch();
+    }
+
+    @Override
+    public StreamingWrite toStreaming() {
+        return batches.toStreaming();
     }
 
     @Override
@@ -123,6 +131,11 @@ final class CatalogWrite implements RequiresDistributionAndOrdering {
                 options.keySet().removeIf(key -> key.equalsIgnoreCase(DISTRIBUTION));
                 options.put(DISTRIBUTION, "none");
             }
+            return new CatalogWrite(
+                    write(options), write(table.options(info.options())), clusters, orders);
+        }
+
+        private Write write(Map<String, String> options) {
             RowWrite.Builder builder =
                     new RowWrite.Builder(
                             Tables.source(),
@@ -132,8 +145,7 @@ final class CatalogWrite implements RequiresDistributionAndOrdering {
                                     new CaseInsensitiveStringMap(options),
                                     info.rowIdSchema(),
                                     info.metadataSchema()));
-            Write rows = (overwrites ? builder.truncate() : builder).build();
-            return new CatalogWrite(rows, clusters, orders);
+            return (overwrites ? builder.truncate() : builder).build();
         }
     }
 }

@@ -101,15 +101,16 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                     replacing(
                             DataSourceV2Relation.class,
                             relation ->
-                                    relation.table() instanceof BridgedTable
-                                                    || isChanged(relation.table())
+                                    isOurs(relation.table())
                                             ? hinted(relation, gathered, joins[0])
                                             : relation));
         }
 
-        private static boolean isChanged(Table table) {
-            return table instanceof RowLevelOperationTable changed
-                    && changed.operation() instanceof RowChanges;
+        private static boolean isOurs(Table table) {
+            return table instanceof BridgedTable
+                    || table instanceof CatalogTable
+                    || table instanceof RowLevelOperationTable changed
+                            && changed.operation() instanceof RowChanges;
         }
 
         private static LogicalPlan hinted(

@@ -60,9 +60,7 @@ final class RowLevelTable extends WritableTable
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-        Map<String, String> options = options(given);
-        options.putAll(texts(loaded.get("options")));
-        return scanBuilder(new CaseInsensitiveStringMap(options), null);
+        return scanBuilder(readOptions(given), null);
     }
 
     /** A scan that may read ids, and tells the change that it is part of what it has read. */

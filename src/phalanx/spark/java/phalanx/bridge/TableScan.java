@@ -92,7 +92,17 @@ final class TableScan extends PythonScan
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
         streams = true;
-        return super.toMicroBatchStream(checkpoint);
+        if (!hints.pinned()) {
+            return super.toMicroBatchStream(checkpoint);
+        }
+        // A source keeps the options that it was first asked with.
+        return new PythonScan(
+                        Tables.source(),
+                        Source.NAME,
+                        columns,
+                        Hints.beyondPin(options),
+                        new Filter[0])
+                .toMicroBatchStream(checkpoint);
     }
 
     @Override

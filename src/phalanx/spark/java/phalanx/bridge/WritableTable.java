@@ -41,7 +41,9 @@ class WritableTable extends CatalogTable
     public Set<TableCapability> capabilities() {
         return Set.of(
                 TableCapability.BATCH_READ,
+                TableCapability.MICRO_BATCH_READ,
                 TableCapability.BATCH_WRITE,
+                TableCapability.STREAMING_WRITE,
                 TableCapability.TRUNCATE,
                 TableCapability.OVERWRITE_BY_FILTER,
                 TableCapability.OVERWRITE_DYNAMIC);

@@ -1,0 +1,138 @@
+"""Streams out of and into tables of a catalog, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+import phalanx
+from spark.lakes import Lake, lake_at, rows_of
+from spark.test_streaming import forget_commit
+
+SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
+
+
+def rows(*pairs: tuple[str, int]) -> pa.Table:
+    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """A catalog with a table `events`: of snapshot 2, and a part of it of snapshot 3."""
+    made = lake_at(spark, str(tmp_path / "root"))
+    events = phalanx.create(f"{made.root}/events", SCHEMA, "k", transaction="strong")
+    events.append(rows(("a", 1), ("b", 2)))
+    events.append(rows(("a", 3)))
+    return made
+
+
+def run(writer: DataStreamWriter, table: str, checkpoint: Path) -> None:
+    """Stream all that there is into a table."""
+    running = (
+        writer.option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .toTable(table)
+    )
+    running.awaitTermination()
+
+
+@contextmanager
+def shown(frame: DataFrame, name: str) -> Iterator[StreamingQuery]:
+    """A query that keeps the rows as a view."""
+    query = frame.writeStream.format("memory").queryName(name).start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+@pytest.mark.executors
+def test_from_table_to_table_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    lake = lake_at(spark, str(tmp_path / "root"))
+    events = phalanx.create(f"{lake.root}/events", SCHEMA, "k", transaction="strong")
+    events.append(rows(("a", 1), ("b", 2)))
+    lake.sql(
+        "CREATE TABLE lake.copy (k string, n int) PARTITIONED BY (bucket(2, n)) "
+        "TBLPROPERTIES (transaction='strong')"
+    )
+    checkpoint = tmp_path / "checkpoint"
+    for number in (3, 4):
+        stream = spark.readStream.table(f"{lake.name}.events").where("n <> 3").writeStream
+        run(stream, f"{lake.name}.copy", checkpoint)
+        assert rows_of(lake.table("copy")) == [
+            each for each in rows_of(lake.table("events")) if each[1] != 3
+        ]
+        events.append(rows(("a", number)))
+        # The query dies after the commit of its last batch, before it could note that.
+        forget_commit(checkpoint, max(int(path.name) for path in checkpoint.glob("commits/[0-9]*")))
+    assert lake.table("copy").snapshots()["operation"].to_pylist() == ["create", "append"]
+
+
+def test_rows_come_to_their_partitions_first(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """Two tasks have rows of both partitions; each partition gets one file."""
+    lake.sql("CREATE TABLE lake.copy (k string, n int) PARTITIONED BY (k)")
+    lake.table("copy").set_mode("strong")
+    stream = spark.readStream.option("split_size", 1).table(f"{lake.name}.events")
+    run(stream.writeStream, f"{lake.name}.copy", tmp_path / "checkpoint")
+    assert rows_of(lake.table("copy")) == rows_of(lake.table("events"))
+    assert lake.table("copy").files().num_rows == 2
+
+
+def test_a_stream_goes_beyond_the_snapshot_of_its_loading(spark: SparkSession, lake: Lake) -> None:
+    frame = spark.readStream.option("starting_snapshot", 3).table(f"{lake.name}.events")
+    with shown(frame, "beyond") as query:
+        query.processAllAvailable()
+        assert [row.n for row in spark.table("beyond").collect()] == [3]
+        lake.table("events").append(rows(("c", 4)))
+        query.processAllAvailable()
+        assert sorted(row.n for row in spark.table("beyond").collect()) == [3, 4]
+
+
+def test_complete_replaces_all_rows(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    counted = spark.readStream.table(f"{lake.name}.events").groupBy("k").count()
+    for expected in ([("a", 2), ("b", 1)], [("a", 2), ("b", 2)]):
+        stream = counted.writeStream.outputMode("complete").format("phalanx").partitionBy("k")
+        run(stream, f"{lake.name}.counts", tmp_path / "checkpoint")
+        assert rows_of(lake.table("counts")) == expected
+        lake.table("events").append(rows(("b", 9)))
+
+
+def test_changes_by_name(spark: SparkSession, lake: Lake) -> None:
+    events = lake.table("events")
+    events.update("n = 1", {"n": "10"})
+    found = lake.sql(
+        "SELECT _change, n FROM lake.events.changes WITH (from_snapshot = 2) "
+        "WHERE _snapshot > 2 ORDER BY ALL"
+    )
+    assert found == [("insert", 3), ("update_after", 10), ("update_before", 1)]
+    until = "SELECT n FROM lake.events.changes VERSION AS OF 3 WITH (from_snapshot = 2)"
+    assert lake.sql(until) == [(3,)]
+    assert ("changes",) not in [each[1:2] for each in lake.sql("SHOW TABLES IN lake")]
+    with shown(spark.readStream.table(f"{lake.name}.events.changes"), "told") as query:
+        query.processAllAvailable()
+        events.delete("n = 2")
+        query.processAllAvailable()
+        told = sorted((row["_change"], row.n) for row in spark.table("told").collect())
+    assert told == [("delete", 2), ("insert", 2), ("insert", 3), ("insert", 10)]
+
+
+def test_what_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    lake.refused("SELECT * FROM lake.events.changes", "there is no from_snapshot")
+    named = spark.read.option("changes", "true").option("from_snapshot", 2)
+    with pytest.raises(Exception, match=r"Read <table>\.changes instead"):
+        named.table(f"{lake.name}.events").collect()
+    lake.table("events").set_mode("weak")
+    stream = spark.readStream.table(f"{lake.name}.events").writeStream
+    lake.sql("CREATE TABLE lake.copy (k string, n int)")
+    with pytest.raises(StreamingQueryException, match="it is in weak mode") as raised:
+        run(stream, f"{lake.name}.copy", tmp_path / "checkpoint")
+    assert "Traceback" not in str(raised.value)
