@@ -23,8 +23,12 @@ from phalanx.spark.stream_sink import BatchWriter, stream_writer_of
 from phalanx.spark.stream_source import SnapshotReader
 from phalanx.spark.types import spark_schema
 from phalanx.spark.work_source import WorkReader
+from phalanx.spark.workers import end_quietly
 from phalanx.spark.writing import TableWriter, writer_of
 from phalanx.table.work import work_of
+
+# Whatever a worker process of Spark does with the source, it imports this module.
+end_quietly()
 
 
 class PhalanxSource(DataSource):
