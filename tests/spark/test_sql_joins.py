@@ -34,6 +34,9 @@ SPECS = {
     "k2": "k",
     "y": "year(d)",
     "ym": "year(d), month(d)",
+    "ymd": "year(d), month(d), day(d)",
+    "ykm": "year(d), k, month(d)",
+    "md": "month(d), day(d)",
     "kb": "k, bucket(8, id)",
 }
 
@@ -107,6 +110,13 @@ WITHOUT_EXCHANGE = [
     "SELECT a.n, b.n AS m FROM k a FULL JOIN k2 b ON a.k = b.k AND a.id = b.id",
     "SELECT a.n FROM k a LEFT ANTI JOIN k2 b ON a.k = b.k",
     "SELECT a.n, b.n AS m FROM y a JOIN y b ON a.d = b.d AND a.id = b.id",
+    "SELECT a.n, b.n AS m FROM y a JOIN ym b ON a.d = b.d AND a.id = b.id",
+    "SELECT a.n, b.n AS m FROM ymd a FULL JOIN ym b ON a.d = b.d",
+    "SELECT a.n, b.n AS m FROM ym a FULL JOIN ym b ON a.d = b.d AND a.id = b.id",
+    "SELECT a.n, b.n AS m FROM ymd a LEFT JOIN y b ON a.d = b.d",
+    "SELECT a.n, b.n AS m FROM ykm a LEFT JOIN ym b ON a.d = b.d",
+    "SELECT a.n, b.n AS m FROM md a JOIN md b ON a.d = b.d",
+    "SELECT d, sum(n) AS s FROM ymd GROUP BY d",
     "SELECT a.n, b.n AS m FROM kb a JOIN b8 b ON a.id = b.id",
     "SELECT a.n, b.n AS m FROM k a JOIN k2 b ON a.k = b.k AND a.k IN ('a', 'b')",
     "SELECT a.n, b.n AS m FROM evolved a JOIN k b ON a.k = b.k AND a.id = b.id",
@@ -123,7 +133,7 @@ WITH_EXCHANGE = [
     "SELECT a.n, b.n AS m FROM k a JOIN k2 b ON a.id = b.id",
     "SELECT n, count(*) AS s FROM k GROUP BY n",
     # One side alone is shuffled, by the year and month of the other.
-    "SELECT a.n, b.n AS m FROM y a JOIN ym b ON a.d = b.d AND a.id = b.id",
+    "SELECT a.n, b.n AS m FROM md a JOIN ym b ON a.d = b.d AND a.id = b.id",
 ]
 
 
@@ -225,6 +235,31 @@ def test_java_and_python_take_the_same_calendar_parts(spark: SparkSession, tmp_p
             columns += [pa.array([day], pa.int32()).cast(pa.date32()) for day in days]
         found = evaluated(spark, tmp_path / part.name, columns, f"{part.name}({{}})")
         assert found == [part.apply(column)[0].as_py() for column in columns]
+
+
+def test_java_and_python_take_the_same_chains(spark: SparkSession, tmp_path: Path) -> None:
+    """A chain has the parts as its digits, also before the first year."""
+    if MASTER == "python":
+        return
+    spark.conf.set("spark.sql.catalog.phalanx_functions", "phalanx.bridge.Functions")
+    moments = [0, -1, 10**17, -(10**17), 1_766_275_199_999_999, -62_135_596_800_000_001, None]
+    for end in (2, 3, 4):
+        chain = DATE_CHAIN[:end]
+        columns = [
+            pa.array([moment], pa.int64()).cast(kind) for moment in moments for kind in TIMESTAMPS
+        ]
+        if end < 4:
+            days = [0, -1, 20_000, -719_529, None]
+            columns += [pa.array([day], pa.int32()).cast(pa.date32()) for day in days]
+        name = "_".join(part.name for part in chain)
+        expected = []
+        for column in columns:
+            values = [part.apply(column)[0].as_py() for part in chain]
+            number = 0
+            for value in values:
+                number = None if value is None else number * 100 + value
+            expected.append(number)
+        assert evaluated(spark, tmp_path / name, columns, f"{name}({{}})") == expected
 
 
 TIMESTAMPS = (pa.timestamp("us"), pa.timestamp("us", "UTC"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.model.buckets import Bucket
@@ -26,14 +27,41 @@ MOST_PARTITIONS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A partition field that Spark can compute itself, from a column that it reads."""
+    """A partition field that Spark can compute itself, from a column that it reads.
 
-    field: PartitionField
+    Or several, if they are the first parts of the date chain: one number has them as its digits
+    then (2025 and 12 are 202512), of which Spark can take the first ones.
+    """
+
+    fields: tuple[PartitionField, ...]
     column: str
 
     def to_json(self) -> dict[str, Any]:
         """The field as the classes in Java take it."""
-        return {"column": self.column, **self.field.derivation.to_json()}
+        if len(self.fields) > 1:
+            chain = DATE_CHAIN[: len(self.fields)]
+            return {"column": self.column, "type": "_".join(part.name for part in chain)}
+        return {"column": self.column, **self.fields[0].derivation.to_json()}
+
+    @property
+    def derivations(self) -> tuple[object, ...]:
+        """How the fields come from the column."""
+        return tuple(field.derivation for field in self.fields)
+
+    def values(self, found: Found) -> pa.Array:
+        """The key of each leaf."""
+        if len(self.fields) == 1:
+            return found.values(self.fields[0])
+        digits = pa.nulls(len(found.leaves), pa.int64()).fill_null(0)
+        for field in self.fields:
+            digits = pc.add(pc.multiply(digits, 100), found.values(field).cast(pa.int64()))
+        return digits
+
+    def texts(self, values: pa.Array, found: Found) -> list[str | None]:
+        """Keys as text, from which Java makes what Spark has for them."""
+        is_column = isinstance(self.fields[0].derivation, Identity)
+        kind = found.schema.arrow.field(self.column).type if is_column else values.type
+        return texts(values, pa.field("", kind))
 
 
 def plain_type(kind: pa.DataType) -> bool:
@@ -67,11 +95,27 @@ def keys_of(found: Found, columns: Sequence[str]) -> list[Key]:
     """By what the leaves are partitioned, all of them, as far as Spark reads the columns."""
     if not 0 < len(found.leaves) <= MOST_PARTITIONS:
         return []
-    return [
-        Key(field, path[0])
+    known: list[tuple[PartitionField, str]] = [
+        (field, path[0])
         for field, path in _of_columns(found)
         if path[0] in columns and is_known_to_java(field, found.schema.arrow.field(path[0]).type)
     ]
+    return _chained(known)
+
+
+def _chained(known: Sequence[tuple[PartitionField, str]]) -> list[Key]:
+    """The fields as keys: those of a column that are the date chain from the year on as one."""
+    keys: list[Key] = []
+    for field, column in known:
+        part = field.derivation
+        coarser = DATE_CHAIN[: DATE_CHAIN.index(part)] if part in DATE_CHAIN else ()
+        for place, key in enumerate(keys):
+            if coarser and key.column == column and key.derivations == coarser:
+                keys[place] = Key((*key.fields, field), column)
+                break
+        else:
+            keys.append(Key((field,), column))
+    return keys
 
 
 def _of_columns(found: Found) -> Iterator[tuple[PartitionField, tuple[str, ...]]]:
@@ -110,17 +154,13 @@ def keyed_tasks(
     found: Found, keys: Sequence[Key], wanted_bytes: int | None
 ) -> tuple[list[ScanTask], list[list[str | None]]]:
     """Tasks that have rows of one key each, in the order of the keys, and these keys."""
-    table = pa.table(
-        [found.values(key.field) for key in keys], names=[str(n) for n in range(len(keys))]
-    )
+    table = pa.table([key.values(found) for key in keys], names=[str(n) for n in range(len(keys))])
     groups = group(table, len(found.leaves))
     members: list[list[Piece]] = [[] for _ in range(groups.count)]
     for code, leaf in zip(groups.codes.tolist(), found.leaves, strict=True):
         members[code].extend(leaf.pieces)
     shown = [
-        texts(column.combine_chunks(), found.schema.arrow.field(key.column))
-        if isinstance(key.field.derivation, Identity)
-        else texts(column.combine_chunks(), pa.field("", pa.int32()))
+        key.texts(column.combine_chunks(), found)
         for key, column in zip(keys, groups.keys.columns, strict=True)
     ]
     tasks: list[ScanTask] = []

@@ -2,6 +2,8 @@ package phalanx.bridge;
 
 import java.time.LocalDate;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.catalog.functions.Reducer;
+import org.apache.spark.sql.connector.catalog.functions.ReducibleFunction;
 import org.apache.spark.sql.connector.catalog.functions.ScalarFunction;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
@@ -10,10 +12,16 @@ import org.apache.spark.sql.types.TimestampNTZType;
 import org.apache.spark.sql.types.TimestampType;
 
 /** The year, month, day or hour of a date or timestamp, in UTC. */
-record CalendarPart(String part, DataType type) implements ScalarFunction<Integer> {
+record CalendarPart(String part, DataType type)
+        implements ScalarFunction<Integer>, ReducibleFunction<Integer, Integer> {
     private static final long HOUR = 3_600_000_000L;
 
     CalendarPart {
+        check(part, type);
+    }
+
+    /** Refuse what has no such part. */
+    static void check(String part, DataType type) {
         boolean isTimestamp = type instanceof TimestampType || type instanceof TimestampNTZType;
         if (!isTimestamp && !(type instanceof DateType && !part.equals("hour"))) {
             throw new UnsupportedOperationException("No " + part + " of " + type.simpleString());
@@ -23,6 +31,10 @@ record CalendarPart(String part, DataType type) implements ScalarFunction<Intege
     @Override
     public String name() {
         return part;
+    }
+
+    boolean isYear() {
+        return part.equals("year");
     }
 
     /** The same on both sides of a join. */
@@ -51,6 +63,18 @@ record CalendarPart(String part, DataType type) implements ScalarFunction<Intege
         }
         long hours = Math.floorDiv(row.getLong(0), HOUR);
         return part.equals("hour") ? (int) Math.floorMod(hours, 24L) : ofDay(Math.floorDiv(hours, 24L));
+    }
+
+    /** Longer chains have the year as their first digits. */
+    @Override
+    public Reducer<Integer, Integer> reducer(ReducibleFunction<?, ?> other) {
+        return null;
+    }
+
+    @Override
+    public Reducer<Integer, Integer> reducer(
+            int ours, ReducibleFunction<?, ?> other, int theirs) {
+        return null;
     }
 
     private Integer ofDay(long day) {

@@ -11,7 +11,10 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** The transforms of partition fields as functions of Spark, which may compute them by row. */
 public final class Functions implements FunctionCatalog {
-    private static final String[] NAMES = {"bucket", "year", "month", "day", "hour"};
+    private static final String[] NAMES = {
+        "bucket", "year", "month", "day", "hour", "year_month", "year_month_day",
+        "year_month_day_hour"
+    };
 
     @Override
     public void initialize(String name, CaseInsensitiveStringMap options) {}
@@ -44,7 +47,12 @@ public final class Functions implements FunctionCatalog {
         @Override
         public BoundFunction bind(StructType arguments) {
             DataType type = arguments.apply(arguments.length() - 1).dataType();
-            return name.equals("bucket") ? new Bucket(type) : new CalendarPart(name, type);
+            if (name.equals("bucket")) {
+                return new Bucket(type);
+            }
+            return CalendarChain.parts(name) > 1
+                    ? new CalendarChain(name, type)
+                    : new CalendarPart(name, type);
         }
 
         @Override

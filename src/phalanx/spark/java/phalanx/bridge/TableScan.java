@@ -27,6 +27,7 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
@@ -154,11 +155,18 @@ final class TableScan extends PythonScan
         StructField[] types = new StructField[keys.size()];
         for (int i = 0; i < types.length; i++) {
             StructField column = schema.apply(keys.get(i).get("column").asText());
-            boolean isColumn = keys.get(i).get("type").asText().equals("identity");
-            types[i] = isColumn ? column : column.copy(
-                    column.name(), DataTypes.IntegerType, true, column.metadata());
+            types[i] = keyType(keys.get(i).get("type").asText(), column);
         }
         return new StructType(types);
+    }
+
+    private static StructField keyType(String transform, StructField column) {
+        if (transform.equals("identity")) {
+            return column;
+        }
+        boolean isChain = CalendarChain.parts(transform) > 1;
+        DataType type = isChain ? DataTypes.LongType : DataTypes.IntegerType;
+        return column.copy(column.name(), type, true, column.metadata());
     }
 
     // ── what Spark may know ──────────────────────────────────────────────────────────────────
