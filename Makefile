@@ -1,6 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
+SPARK_SOAK := $(addprefix tests/spark/test_,random_joins.py random_sql.py random_changes.py executors.py)
 
 export PYTHON
 
@@ -31,7 +32,7 @@ bench: $(READY) ## Measure, and print the numbers
 	@$(BIN)/python -m bench
 
 soak: $(READY) ## Many more examples, a death at every step, long races, a failing store, and tables on S3
-	PHALANX_PROFILE=soak $(BIN)/pytest tests/properties tests/faults tests/spark/test_random_joins.py $(ARGS)
+	PHALANX_PROFILE=soak $(BIN)/pytest tests/properties tests/faults $(SPARK_SOAK) $(ARGS)
 	PHALANX_TEST_STORE=s3 $(BIN)/pytest tests/integration $(ARGS)
 
 wheel: $(READY) ## Build a wheel with the Java classes compiled for the installed Spark

@@ -1,7 +1,8 @@
 """One Spark session for all tests of a process.
 
 `PHALANX_TEST_MASTER` says which: `local[2, 3]` by default, `local-cluster[2,1,1024]` for executors
-of their own, `connect`, or `python` for a session without the classes in Java.
+of their own, `connect` for both these and Connect, or `python` for a session without the classes in
+Java.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import phalanx.spark
 from processes import JAVA_OPTIONS
 
 LOCAL = "local[2, 3]"
+CLUSTER = "local-cluster[2,1,1024]"
 MASTER = os.environ.get("PHALANX_TEST_MASTER", LOCAL)
 
 
@@ -39,7 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.appName("tests")
     match MASTER:
         case "connect":
-            builder = builder.remote("local[2]")
+            builder = builder.remote(CLUSTER)
         case "python":
             builder = builder.master(LOCAL).config("spark.phalanx.bridge", "false")
         case _:

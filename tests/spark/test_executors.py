@@ -1,4 +1,7 @@
-"""The same tests on executors of their own, by Spark Connect, and by the Python source alone."""
+"""The same tests on executors of their own, by Spark Connect, and by the Python source alone.
+
+Connect's server has such executors too. The soak also tries them without Connect.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from spark.conftest import CLUSTER
+
 HERE = Path(__file__).parent
+SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 
 
 @pytest.mark.parametrize(
     ("master", "which"),
     [
-        ("local-cluster[2,1,1024]", "executors"),
         ("connect", "executors"),
         ("python", "executors and bare"),
+        *([(CLUSTER, "executors")] if SOAK else []),
     ],
 )
 def test_the_representative_ones_pass(master: str, which: str) -> None:
