@@ -25,7 +25,7 @@ def queried(spark: SparkSession, places: Mapping[str, str]) -> Iterator[Measured
 
     for what, action, runs, most in (
         ("SQL: one column of all rows", one_column, 5, 1.3),
-        ("SQL: six aggregates of one partition of 100", one_partition, 10, 1.0),
+        ("SQL: six aggregates of one partition of 100", one_partition, 20, 1.0),
     ):
         times = in_turns({name: partial(action, name) for name in places}, runs)
         yield cost(what, times["phalanx"], "Spark's parquet", times["parquet"], most)
