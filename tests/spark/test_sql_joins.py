@@ -20,7 +20,7 @@ from phalanx.errors import SchemaMismatch
 from phalanx.model.buckets import Bucket
 from phalanx.model.calendar_parts import DATE_CHAIN
 from phalanx.model.spec import PartitionField
-from phalanx.spark.partitioning import is_known_to_java
+from phalanx.spark.partitioning import MOST_PARTITIONS, is_known_to_java
 from phalanx.spark.types import arrow_schema, fitted, spark_schema
 from spark.conftest import LOCAL, MASTER
 from spark.joins import physical_plan
@@ -198,6 +198,24 @@ def test_small_leaves_share_a_task_where_keys_are_of_no_use(
         return
     assert spark.sql("SELECT id, n FROM b16").rdd.getNumPartitions() == 1
     assert spark.sql("SELECT id, sum(n) FROM b16 GROUP BY id").rdd.getNumPartitions() == 16
+
+
+def test_above_some_thousand_partitions_leaves_are_packed_and_nothing_is_reported(
+    spark: SparkSession, uri: str
+) -> None:
+    if MASTER != LOCAL:
+        return
+    numbers = list(range(MOST_PARTITIONS + 1))
+    rows = pa.table({"k": pa.array(numbers, pa.int32()), "n": numbers})
+    phalanx.create(uri, rows.schema, "k", transaction="strong").append(rows)
+    whole = spark.read.format("phalanx").load(uri)
+    grouped = whole.groupBy("k").sum("n")
+    assert "Exchange" in physical_plan(grouped)
+    assert sorted(map(tuple, grouped.collect())) == [(number, number) for number in numbers]
+    assert whole.select("n").rdd.getNumPartitions() < 50
+    # One less is not too many.
+    fewer = whole.where(f"k < {MOST_PARTITIONS}").groupBy("k").sum("n")
+    assert "Exchange" not in physical_plan(fewer)
 
 
 # ── the functions in Java ────────────────────────────────────────────────────────────────────
