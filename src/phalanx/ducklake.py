@@ -22,6 +22,7 @@ def open(
     data_path: str | None = None,
     metadata_schema: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    trust_locations: bool = False,
 ) -> DuckLakeTable:
     """A table of a DuckLake, at its newest snapshot or at another.
 
@@ -33,7 +34,8 @@ def open(
     `day` and `hour` hold calendar parts (`"calendar"`), as all known versions of DuckLake write
     them, or counts since 1970 (`"epoch"`), as its document has them; by default the catalog's
     version decides. `data_path` replaces the folder of files that the catalog names,
-    `metadata_schema` the schema in which the database keeps the catalog's tables.
+    `metadata_schema` the schema in which the database keeps the catalog's tables. Files outside of
+    that folder are planned, and read by an import only with `trust_locations=True`.
     """
     return open_table(
         catalog,
@@ -44,4 +46,5 @@ def open(
         data_path=data_path,
         metadata_schema=metadata_schema,
         storage_options=storage_options,
+        trust_locations=trust_locations,
     )

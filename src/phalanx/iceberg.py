@@ -32,11 +32,18 @@ __all__ = [
 ]
 
 
-def open(table: Table, snapshot: int | str | None = None) -> IcebergTable:
-    """The table at its current snapshot, or at one by its id, or by the name of a branch or tag."""
+def open(
+    table: Table, snapshot: int | str | None = None, *, trust_locations: bool = False
+) -> IcebergTable:
+    """The table at its current snapshot, or at one by its id, or by the name of a branch or tag.
+
+    Files that the table lists outside of its own folder are neither read nor written, and
+    properties of the table that say how its store is reached are refused, unless
+    `trust_locations=True` says that whoever wrote the table is trusted.
+    """
     if not isinstance(table, Table):
         raise PhalanxError(
             f"Cannot open {shown(table)}: expected a table of pyiceberg, such as "
             "catalog.load_table('sales.orders')."
         )
-    return IcebergTable(table, snapshot)
+    return IcebergTable(table, snapshot, trust_locations=trust_locations)

@@ -39,8 +39,8 @@ _URI = re.compile(r"[a-z][a-z0-9+.-]+://")
 class LakeTable:
     """A table of a lake at a snapshot.
 
-    `root` is the folder of its files; `stored` has for each partitioning the different values that
-    its files have in each key.
+    `root` is the folder of its files, `lake` that of all files of its lake; `stored` has for each
+    partitioning the different values that its files have in each key.
     """
 
     location: CatalogLocation
@@ -49,6 +49,7 @@ class LakeTable:
     snapshot: int
     version: str
     root: str
+    lake: str
     time_parts: str
     columns: Columns
     partitionings: Partitionings
@@ -92,7 +93,7 @@ def read_table(
         # All versions up to today's have calendar parts under the plain names.
         chosen = time_parts or "calendar"
         partitionings = read_partitionings(reading, table_id, columns, chosen, place)
-        root = _root(location, data_path or metadata.get("data_path"))
+        root = lake = _root(location, data_path or metadata.get("data_path"))
         for path, relative in (schema_path, table_path):
             root = f"{root}{path}" if relative else path
         found = LakeTable(
@@ -102,6 +103,7 @@ def read_table(
             number,
             version,
             root,
+            lake,
             chosen,
             columns,
             partitionings,

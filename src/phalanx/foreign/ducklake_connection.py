@@ -31,6 +31,15 @@ _POSTGRES_SETTING = re.compile(r"\b(dbname|host|hostaddr|port|user|service)\s*="
 _ELSEWHERE = ("mysql:", "md:", "motherduck:", "quack:")
 _OPEN_HERE = "Unique file handle conflict"
 _MOST_COPIES = 5
+# What a value of another kind leads to.
+_UNTYPED = (TypeError, ValueError, ArithmeticError, LookupError, pa.ArrowException)
+# Nothing is fetched or loaded by itself, and no variable of Python is taken for a table.
+_CLOSED = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+}
 # The extension of DuckDB that reads a kind, as PyPI has it; its own files need none.
 _EXTENSIONS = {
     "sqlite": "duckdb_extension_sqlite_scanner",
@@ -85,15 +94,27 @@ class CatalogLocation:
         """One consistent reading of the catalog."""
         duckdb = _duckdb()
         with ExitStack() as stack:
-            connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+            connection = duckdb.connect(config=_CLOSED)
             stack.callback(connection.close)
             try:
                 connection.execute("SET TimeZone = 'UTC'")
                 self._attach(connection, stack)
+                # Views, macros and names of the catalog are a stranger's: nothing in them may
+                # open a file, reach a server or undo these settings.
+                connection.execute("SET enable_external_access = false")
+                connection.execute("SET lock_configuration = true")
                 connection.execute("BEGIN TRANSACTION")
                 yield CatalogReading(self, connection, self._tables(connection))
             except duckdb.Error as error:
-                raise InvalidCatalog(f"Cannot read {self}: {_first_line(error)}") from None
+                raise InvalidCatalog(
+                    f"Cannot read {self}: {_without_secrets(_first_line(error))}"
+                ) from None
+            except _UNTYPED as error:
+                # Databases without strict types hold texts and NULLs where numbers belong.
+                raise InvalidCatalog(
+                    f"Cannot read {self}: a value in it is not of the kind that DuckLake's "
+                    f"document says ({_first_line(error)}). The catalog is damaged."
+                ) from error
 
     def _attach(self, connection: duckdb.DuckDBPyConnection, stack: ExitStack) -> None:
         if self.kind in _EXTENSIONS:
@@ -130,7 +151,7 @@ class CatalogReading:
 
     def table(self, name: str) -> str:
         """A table of the catalog, for SQL."""
-        return f'lake."{self.location.metadata_schema}"."{name}"'
+        return f"lake.{quoted_name(self.location.metadata_schema)}.{quoted_name(name)}"
 
     def has(self, name: str) -> bool:
         """Whether the catalog has a table of this name."""
@@ -248,13 +269,19 @@ def _extension(kind: str) -> str:
     return str(found[0])
 
 
+def quoted_name(name: str) -> str:
+    """A name of a table or column, for SQL."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
 def _quoted(text: str) -> str:
     escaped = text.replace("'", "''")
     return f"'{escaped}'"
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _without_secrets(text: str) -> str:

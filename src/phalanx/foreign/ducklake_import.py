@@ -22,13 +22,19 @@ from phalanx.foreign.ducklake_units import (
     positions,
     rows_up_to,
 )
+from phalanx.foreign.file_systems import refuse_outside
 from phalanx.planning.import_plan import ImportUnit
 
 _Options = tuple[tuple[str, str], ...]
 
 
-def import_units(table: LakeTable, storage_options: Mapping[str, str] | None) -> list[ImportUnit]:
-    """All rows at the snapshot: a unit for each data file, and one for each inlined table."""
+def import_units(
+    table: LakeTable, storage_options: Mapping[str, str] | None, *, trust_locations: bool
+) -> list[ImportUnit]:
+    """All rows at the snapshot: a unit for each data file, and one for each inlined table.
+
+    Files outside of the lake's folder are refused unless `trust_locations` says otherwise.
+    """
     if table.columns.unreadable:
         columns = ", ".join(f"{name} ({kind})" for name, kind in table.columns.unreadable.items())
         raise PhalanxError(
@@ -39,7 +45,8 @@ def import_units(table: LakeTable, storage_options: Mapping[str, str] | None) ->
     with table.location.reading() as reading:
         check_snapshot(reading, table)
         defaults = defaults_of(reading, list(table.columns.current.values()))
-        units: list[ImportUnit] = list(_file_units(reading, table, options, defaults))
+        files = _file_units(reading, table, options, defaults, trust_locations)
+        units: list[ImportUnit] = list(files)
         for inlined in count_inlined(reading, table):
             rows = read_inlined(reading, table, inlined)
             target = pa.schema([plain(field) for field in table.columns.schema.arrow])
@@ -50,7 +57,11 @@ def import_units(table: LakeTable, storage_options: Mapping[str, str] | None) ->
 
 
 def _file_units(
-    reading: CatalogReading, table: LakeTable, options: _Options, defaults: Mapping[int, pa.Scalar]
+    reading: CatalogReading,
+    table: LakeTable,
+    options: _Options,
+    defaults: Mapping[int, pa.Scalar],
+    trust_locations: bool,
 ) -> list[FileUnit]:
     partial = "partial_max" if "partial_max" in reading.columns("ducklake_data_file") else "NULL"
     files = reading.rows(
@@ -60,6 +71,11 @@ def _file_units(
         "ORDER BY f.data_file_id"
     )
     deletes = _delete_files(reading, table, options)
+    if not trust_locations:
+        listed = [file[1] for file in files]
+        listed += [file.path for own in deletes.values() for file, _ in own]
+        for path in listed:
+            refuse_outside(path, table.lake, f"Table {table.name} of {table.location}")
     inlined = _inlined_deletes(reading, table)
     mappings = _mappings(reading, table)
     units = []

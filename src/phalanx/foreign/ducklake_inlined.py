@@ -14,7 +14,7 @@ import pyarrow as pa
 from phalanx.errors import InvalidCatalog
 from phalanx.foreign.ducklake_catalog import LakeTable
 from phalanx.foreign.ducklake_columns import Column, fields_at
-from phalanx.foreign.ducklake_connection import CatalogReading
+from phalanx.foreign.ducklake_connection import CatalogReading, quoted_name
 from phalanx.foreign.ducklake_types import NESTED, column_type
 
 _TABLES = "ducklake_inlined_data_tables"
@@ -64,7 +64,7 @@ def read_inlined(reading: CatalogReading, table: LakeTable, inlined: InlinedRows
         )
     selected = ", ".join(
         f"CAST({_text(name, stored[name], columns[name])} AS "
-        f"{_sql_type(columns[name], table, snapshot)}) AS {_quoted(name)}"
+        f"{_sql_type(columns[name], table, snapshot)}) AS {quoted_name(name)}"
         for name in (field.name for field in fields)
     )
     rows = reading.arrow(
@@ -110,18 +110,13 @@ def _sql_type(column: Column, table: LakeTable, snapshot: int) -> str:
         case "map":
             return f"MAP({types[0]}, {types[1]})"
     inside = zip(parts, types, strict=True)
-    return f"STRUCT({', '.join(f'{_quoted(part.name)} {kind}' for part, kind in inside)})"
+    return f"STRUCT({', '.join(f'{quoted_name(part.name)} {kind}' for part, kind in inside)})"
 
 
 def _text(name: str, stored: str, column: Column) -> str:
     """A stored value; PostgreSQL keeps texts as bytes, for they may hold zeros."""
-    value = f"r.{_quoted(name)}"
+    value = f"r.{quoted_name(name)}"
     return f"decode({value})" if stored == "BLOB" and column.type != "blob" else value
-
-
-def _quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
 
 
 def defaults_of(reading: CatalogReading, columns: Sequence[Column]) -> Mapping[int, pa.Scalar]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ class DuckLakeTable:
     """
 
     _table: LakeTable
-    _storage_options: tuple[tuple[str, str], ...] = ()
+    _storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    _trusts_locations: bool = False
 
     @property
     def name(self) -> str:
@@ -106,7 +107,9 @@ class DuckLakeTable:
 
     def import_units(self) -> list[ImportUnit]:
         """All rows in units of one file each, which any process reads without the catalog."""
-        return import_units(self._table, dict(self._storage_options))
+        return import_units(
+            self._table, dict(self._storage_options), trust_locations=self._trusts_locations
+        )
 
 
 def open_table(
@@ -119,8 +122,9 @@ def open_table(
     data_path: str | None = None,
     metadata_schema: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    trust_locations: bool = False,
 ) -> DuckLakeTable:
     """Open a table; `InvalidCatalog` says where the catalog is not what it should be."""
     location = CatalogLocation.of(catalog, metadata_schema)
     found = read_table(location, table, schema, snapshot, time_parts, data_path)
-    return DuckLakeTable(found, tuple(sorted((storage_options or {}).items())))
+    return DuckLakeTable(found, tuple(sorted((storage_options or {}).items())), trust_locations)

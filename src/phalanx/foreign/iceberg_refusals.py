@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyiceberg.table import StaticTable
+from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID
 from pyiceberg.transforms import UnknownTransform, VoidTransform
 
 from phalanx.errors import PhalanxError
+from phalanx.foreign.file_systems import is_inside
 from phalanx.foreign.iceberg_schema import transform_text
 from phalanx.foreign.iceberg_state import IcebergState
 from phalanx.model.iceberg_transforms import Unevaluable
@@ -38,6 +40,13 @@ def _reasons(state: IcebergState, plan: RewritePlan) -> Iterator[str]:
     written = metadata.properties.get("write.format.default", "parquet").lower()
     if written != "parquet":
         yield f"its property write.format.default is {written}, and pyiceberg writes only parquet."
+    places = load_location_provider(metadata.location, metadata.properties)
+    for place in (places.new_data_location("new"), places.new_metadata_location("new")):
+        if not state.trusts_locations and not is_inside(place, state.folder):
+            yield (
+                f"its new files would be written to {place}, outside of its folder {state.folder}. "
+                "Open it with trust_locations=True if you trust who wrote the table."
+            )
     current = metadata.default_spec_id
     used = dict.fromkeys([current, *(group.key.spec_id for group in plan.groups)])
     for spec_id in used:

@@ -180,7 +180,7 @@ class _Current:
 
     def files(self) -> list[DataFile]:
         """The files as pyiceberg has them."""
-        snapshot, io = self.state.snapshot, self.state.iceberg.io
+        snapshot, io = self.state.snapshot, self.state.io
         assert snapshot is not None
         wanted = {file.path for file in self.group.files}
         return [

@@ -7,7 +7,7 @@ Deletes are applied here, because pyiceberg reads none by equality.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from phalanx.errors import PhalanxError, StorageFailure
 from phalanx.foreign.iceberg_deletes import IcebergDelete
 from phalanx.foreign.iceberg_manifests import FORMAT, internal_values
 from phalanx.foreign.iceberg_schema import schema_of
+from phalanx.foreign.iceberg_trust import GuardedIO
 from phalanx.model.grouping import positions
 from phalanx.model.schema import Schema
 from phalanx.planning.rewrite_entries import BYTES, PATH, ROWS
@@ -46,8 +47,11 @@ class ReadContext:
     `dropped` are columns of earlier schemas, by which rows may still be deleted.
     """
 
-    properties: Mapping[str, Any]
+    properties: Mapping[str, Any] = field(repr=False)
     location: str
+    name: str
+    # None where files outside of the table's folder may be read too.
+    folder: str | None
     schema: Schema
     iceberg_schema: IcebergSchema
     dropped: tuple[NestedField, ...]
@@ -57,7 +61,8 @@ class ReadContext:
 
     def io(self) -> FileIO:
         """Access to the files."""
-        return load_file_io(dict(self.properties), self.location)
+        io = load_file_io(dict(self.properties), self.location)
+        return io if self.folder is None else GuardedIO(io, self.folder, self.name)
 
     def batches(
         self, io: FileIO, file: DataFile, fields: tuple[NestedField, ...]

@@ -25,6 +25,7 @@ from phalanx.foreign.iceberg_manifests import (
 )
 from phalanx.foreign.iceberg_rows import ReadContext
 from phalanx.foreign.iceberg_schema import schema_of, specs_of
+from phalanx.foreign.iceberg_trust import GuardedIO, folder_of, refuse_settings
 from phalanx.model.predicate import Predicate
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.rewrite_entries import PATH
@@ -43,10 +44,16 @@ class Loaded:
 class IcebergState:
     """A snapshot of an Iceberg table: what others write after it was opened is not in it."""
 
-    def __init__(self, table: Table, snapshot: int | str | None = None) -> None:
+    def __init__(
+        self, table: Table, snapshot: int | str | None = None, *, trust_locations: bool = False
+    ) -> None:
         self.iceberg = table
         self.metadata = table.metadata
         self.name = ".".join(table.name())
+        refuse_settings(self.metadata.properties, self.name, trust_locations=trust_locations)
+        self.trusts_locations = trust_locations
+        self.folder = folder_of(table)
+        self.io = table.io if trust_locations else GuardedIO(table.io, self.folder, self.name)
         if self.metadata.format_version > _NEWEST_VERSION:
             raise PhalanxError(
                 f"Cannot open the Iceberg table {self.name}: it has format version "
@@ -71,7 +78,10 @@ class IcebergState:
     def newest(self) -> IcebergState:
         """The table as its catalog has it now."""
         try:
-            return IcebergState(self.iceberg.catalog.load_table(self.iceberg.name()))
+            return IcebergState(
+                self.iceberg.catalog.load_table(self.iceberg.name()),
+                trust_locations=self.trusts_locations,
+            )
         except PhalanxError:
             raise
         except Exception as error:
@@ -92,6 +102,8 @@ class IcebergState:
         return ReadContext(
             properties=self.iceberg.io.properties,
             location=self.metadata.location,
+            name=self.name,
+            folder=None if self.trusts_locations else self.folder,
             schema=self.schema,
             iceberg_schema=self.iceberg_schema,
             dropped=tuple(dropped.values()),
@@ -114,7 +126,7 @@ class IcebergState:
             ManifestContent.DELETES: filters if delete_filters is None else delete_filters,
         }
         choice = chosen(self._manifests, self.specs, by_content)
-        entries = read_entries(self.iceberg.io, choice.read, self.specs)
+        entries = read_entries(self.io, choice.read, self.specs)
         data = dict(entries.data)
         for spec_id in choice.skipped_files:
             if spec_id not in data:
@@ -127,7 +139,9 @@ class IcebergState:
         if self.snapshot is None:
             return ()
         try:
-            return tuple(self.snapshot.manifests(self.iceberg.io))
+            return tuple(self.snapshot.manifests(self.io))
+        except PhalanxError:
+            raise
         except Exception as error:
             reason = "it is gone" if isinstance(error, FileNotFoundError) else str(error)
             raise StorageFailure(

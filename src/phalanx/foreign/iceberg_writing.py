@@ -73,7 +73,7 @@ class NewFiles:
                 record_batches=part.cast(self._arrow).combine_chunks().to_batches(),
                 partition_key=cast(Any, partition),
             )
-            self.files += write_file(self._state.iceberg.io, self._metadata, iter([task]))
+            self.files += write_file(self._state.io, self._metadata, iter([task]))
         self.rows += rows.num_rows
         if (written := sum(file.record_count for file in self.files)) != self.rows:
             raise StorageFailure(
@@ -108,7 +108,7 @@ class NewFiles:
         """Delete the files, which no snapshot has: what cannot be deleted is left over."""
         for file in self.files:
             with suppress(Exception):
-                self._state.iceberg.io.delete(file.file_path)
+                self._state.io.delete(file.file_path)
 
 
 def _unnumbered(field: pa.Field) -> pa.Field:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 # What `format` may say of a source that is a table, beside the formats of files.
 TABLE_FORMATS = ("phalanx", "expressions", "hive", "lance", "ducklake", "iceberg")
-_LAKE_OPTIONS = ("schema", "snapshot", "time_parts", "data_path", "metadata_schema")
+_LAKE_OPTIONS = (
+    *("schema", "snapshot", "time_parts", "data_path", "metadata_schema"),
+    "trust_locations",
+)
 _BETWEEN = "::"
 
 
@@ -122,26 +125,29 @@ def _named_ducklake(
     given: dict[str, Any] = dict(options)
     if str(given.get("snapshot", "")).isdecimal():
         given["snapshot"] = int(str(given["snapshot"]))
+    given["trust_locations"] = _is_true(given.get("trust_locations"))
     return ducklake_source(ducklake.open(catalog, name, storage_options=storage_options, **given))
 
 
 def _named_iceberg(
     source: str | os.PathLike[str], table: str | None, options: dict[str, object]
 ) -> ImportSource:
-    import phalanx.iceberg  # tells how to install pyiceberg where it is missing
-
-    del phalanx
     from pyiceberg.catalog import load_catalog
-    from pyiceberg.table import StaticTable
 
+    import phalanx.iceberg  # tells how to install pyiceberg where it is missing
+    from phalanx.foreign.iceberg_trust import load_from, load_static
+
+    trusts = _is_true(options.pop("trust_locations", None))
     properties = {key: str(text) for key, text in options.items()}
     text = os.fspath(source)
     try:
         if table is None and _BETWEEN not in text:
             place = text if "://" in text else Location.of(text).uri
-            return iceberg_source(StaticTable.from_metadata(place, properties))
-        catalog, name = _parts(source, table, "iceberg", "default::sales.orders")
-        return iceberg_source(load_catalog(catalog, **properties).load_table(name))
+            found: Any = load_static(place, properties, trust_locations=trusts)
+        else:
+            catalog, name = _parts(source, table, "iceberg", "default::sales.orders")
+            found = load_from(load_catalog(catalog, **properties), name, trust_locations=trusts)
+        return iceberg_source(phalanx.iceberg.open(found, trust_locations=trusts))
     except PhalanxError:
         raise
     except Exception as error:
@@ -151,6 +157,11 @@ def _named_iceberg(
             f"Cannot open the Iceberg table {text}: {reason}. Name its metadata file, or "
             "CATALOG::NAMESPACE.TABLE with a catalog of pyiceberg's configuration."
         ) from error
+
+
+def _is_true(option: object) -> bool:
+    """Whether an option is set, as a value or as a shell's text."""
+    return str(option).lower() in ("true", "1")
 
 
 def _reason(error: Exception) -> str:
