@@ -32,6 +32,7 @@ from phalanx.storage.objects import (
     runtime_properties,
 )
 from phalanx.storage.properties import format_properties
+from phalanx.storage.publishing import FIRST_DETACHED, shows
 from phalanx.storage.reading import LeafScan
 
 _STORAGE_OPTION = "storage."
@@ -124,7 +125,11 @@ class PartitionedNamespace(catalog.LanceNamespace):
     def describe_table(
         self, request: catalog.DescribeTableRequest
     ) -> catalog.DescribeTableResponse:
-        """Where a table is, and the version to read where the namespace says which."""
+        """Where a table is, and the version to read where the namespace says which.
+
+        In strong mode that is the number which the committed rows have on the main branch; there is
+        none until the main branch has followed.
+        """
         request = _typed(catalog.DescribeTableRequest, request)
         if request.tag is not None or request.branch is not None:
             raise catalog.UnsupportedOperationError(
@@ -143,6 +148,8 @@ class PartitionedNamespace(catalog.LanceNamespace):
             fragments = [fragment.metadata for fragment in dataset.get_fragments()]
             deleted = sum(fragment.num_deletions for fragment in fragments)
             stats = {"num_deleted_rows": deleted, "num_fragments": len(fragments)}
+        if version is not None and version >= FIRST_DETACHED:
+            version = _on_main(location, version, entry)
         *namespace, name = entry.object_id.split(SEPARATOR)
         local = "file://" if location.uri.startswith("/") else ""
         options = None if request.vend_credentials is False else location.storage_options
@@ -263,6 +270,15 @@ def _open(location: Location, version: int | None, entry: Entry) -> Any:
         raise catalog.TableVersionNotFoundError(
             f"Table {entry.object_id} ({location}) has no version {version}."
         ) from None
+
+
+def _on_main(location: Location, version: int, entry: Entry) -> int | None:
+    """The number on the main branch of a version that is on none; None if it is not there yet.
+
+    Clients count versions in 63 bits, and can open no others.
+    """
+    main = _open(location, None, entry)
+    return int(main.version) if shows(main, main.version, version) else None
 
 
 _ALSO = "write through phalanx.Table, or read the location that describe_table gives with lance"

@@ -12,6 +12,7 @@ from typing import Any
 
 import lance
 import lance_namespace as catalog
+import lancedb
 import pyarrow as pa
 import pytest
 from lance_namespace import (
@@ -158,6 +159,36 @@ def test_the_version_is_the_one_to_read(namespace: catalog.LanceNamespace, root:
     manifest.merge_insert("object_id").when_matched_update_all().execute(pinned)
     assert namespace.describe_table(DescribeTableRequest(id=path)).version == 1
     assert namespace.count_table_rows(CountTableRowsRequest(id=path)).count == 0
+
+
+def test_a_strong_table_is_described_by_its_main_branch(tmp_path: Path) -> None:
+    table = phalanx.create(tmp_path / "strong", SCHEMA, ["country"], transaction="strong")
+    table.append(ROWS)
+    namespace = catalog.connect("phalanx.PartitionedNamespace", {"root": table.uri})
+    path = first_table(namespace)
+    described = namespace.describe_table(DescribeTableRequest(id=path))
+    assert described.version == lance.dataset(described.location).version < 1 << 63
+    detailed = namespace.describe_table(DescribeTableRequest(id=path, load_detailed_metadata=True))
+    assert (detailed.version, detailed.stats.num_fragments) == (described.version, 1)
+    rows = lance.dataset(namespace_client=namespace, table_id=path).count_rows()
+    database = lancedb.connect_namespace("phalanx.PartitionedNamespace", {"root": table.uri})
+    opened = database.open_table(path[-1], namespace_path=path[:-1])
+    assert opened.count_rows() == rows == 1
+
+
+def test_no_version_is_described_while_the_main_branch_lags(tmp_path: Path) -> None:
+    table = phalanx.create(tmp_path / "strong", SCHEMA, ["country"], transaction="strong")
+    table.append(ROWS)
+    namespace = catalog.connect("phalanx.PartitionedNamespace", {"root": table.uri})
+    path = first_table(namespace)
+    location = namespace.describe_table(DescribeTableRequest(id=path)).location
+    # As it was before the main branch followed: its newest version is the one before.
+    newest = lance.dataset(location).version
+    lance.dataset(location, version=newest - 1).restore()
+    described = namespace.describe_table(DescribeTableRequest(id=path, load_detailed_metadata=True))
+    assert described.version is None
+    assert described.stats.num_fragments == 1
+    assert namespace.count_table_rows(CountTableRowsRequest(id=path)).count == 1
 
 
 def test_rows_are_counted(namespace: catalog.LanceNamespace) -> None:

@@ -28,7 +28,7 @@ from phalanx.storage.steps import Step, reach
 _published: dict[str, Head] = {}
 
 # Versions that only Phalanx makes: those of the main branch count from 1.
-_FIRST_DETACHED = 1 << 63
+FIRST_DETACHED = 1 << 63
 
 
 def locations_of(
@@ -209,7 +209,7 @@ def _restored(main: lance.LanceDataset, head: int) -> int | None:
 def is_ours(manifest: Manifest, object_id: str, main: lance.LanceDataset, version: int) -> bool:
     """Whether a version of a leaf's main branch was put there for a snapshot."""
     restored = _restored(main, version)
-    if restored is not None and restored >= _FIRST_DETACHED and _was_vacuumed(manifest):
+    if restored is not None and restored >= FIRST_DETACHED and _was_vacuumed(manifest):
         # A writer was slow to put it there, and its snapshot is no longer listed.
         return True
     # Another writer may have committed and published since the manifest was read.
