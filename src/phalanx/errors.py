@@ -14,8 +14,10 @@
     │   └── UnknownOutcome it failed in the middle of a commit, which may stand or not
     └── ForeignWrite       someone wrote to a leaf table past Phalanx
 
-A message says what failed, the value, what was expected, and what to do.
+A message says what failed, the value, what was expected, and what to do. It shows no secrets.
 """
+
+import re
 
 
 class PhalanxError(Exception):
@@ -70,7 +72,25 @@ class ForeignWrite(PhalanxError):
     """Someone wrote to a leaf table past Phalanx."""
 
 
+# In URIs what stands between a user and the host, and settings whose names say what they are.
+_IN_URI = re.compile(r"(://[^:/@?#\s]*:)[^/?#\s]*@")
+_SETTING = re.compile(
+    r"""(?ix) \b( [\w.-]* (?: password | passwd | passphrase | pwd | secret | token | signature
+                | access_key | account_key | credential ) [\w.-]* | sig )
+        (\s*=\s* | ['"]:\s*) (?: '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.)*" | [^&;,\s'"]+ )"""
+)
+
+
+def without_secrets(text: str) -> str:
+    """A text with the passwords, keys and tokens in it replaced, for messages and `repr`.
+
+    >>> without_secrets("postgres://me:pw@host/db?sslpassword=pw")
+    'postgres://me:***@host/db?sslpassword=***'
+    """
+    return _SETTING.sub(r"\1\2***", _IN_URI.sub(r"\1***@", text))
+
+
 def shown(value: object) -> str:
-    """A value as a message shows it: long ones are cut."""
-    text = repr(value)
+    """A value as a message shows it: long ones are cut, and secrets left out."""
+    text = repr(without_secrets(value)) if isinstance(value, str) else without_secrets(repr(value))
     return text if len(text) <= 200 else f"{text[:200]}…"

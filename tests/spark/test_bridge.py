@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,10 +153,47 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_it_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = bridge.jar()
     assert made is not None
-    assert [path.name for path in cache.iterdir()] == [made.name]
+    names = sorted([made.name, made.with_suffix(".sha256").name])
+    assert sorted(path.name for path in cache.iterdir()) == names
     bridge.jar.cache_clear()
     monkeypatch.setattr(bridge, "_compile", None)
     assert bridge.jar() == made
+
+
+def test_its_folder_is_the_users_alone(cache: Path) -> None:
+    assert bridge.jar() is not None
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_it_is_compiled_again_where_it_was_changed(cache: Path) -> None:
+    made = bridge.compiled(cache)
+    content = made.read_bytes()
+    made.write_bytes(content[:-1] + b"x")
+    assert bridge.compiled(cache) == made
+    assert made.read_bytes() == content
+
+
+def test_what_others_could_have_put_there_is_not_run(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bridge.compiled(cache)
+    digest = made.with_suffix(".sha256")
+    made.write_bytes(b"crafted")
+    digest.write_text(hashlib.sha256(b"crafted").hexdigest())
+    cache.chmod(0o777)
+    assert bridge.compiled(cache).read_bytes() != b"crafted"
+    assert cache.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(bridge.CannotCompile, match="belongs to another user"):
+        bridge.compiled(cache)
+
+
+def test_a_link_is_no_folder_for_it(cache: Path, tmp_path: Path) -> None:
+    cache.parent.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    cache.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(bridge.CannotCompile, match="is a link"):
+        bridge.compiled(cache)
 
 
 @pytest.mark.parametrize("case", ["no Java", "no compiler", "no folder"])

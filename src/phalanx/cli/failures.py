@@ -9,7 +9,7 @@ import pyarrow as pa
 import typer
 from typer.core import TyperGroup
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, without_secrets
 from phalanx.storage.failures import is_lances, plain_reason
 
 # Lance raises plain ValueError and RuntimeError, too.
@@ -35,7 +35,8 @@ def one_line(error: BaseException) -> str:
     """The message without line breaks, and without places in foreign source code."""
     if is_lances(error):
         return plain_reason(error)
-    return re.sub(r"\s*[\r\n]\s*", " ", str(error).strip() or type(error).__name__)
+    text = without_secrets(str(error).strip()) or type(error).__name__
+    return re.sub(r"\s*[\r\n]\s*", " ", text)
 
 
 def warn(message: str) -> None:

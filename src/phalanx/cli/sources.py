@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -85,16 +85,16 @@ class Source:
 
     name: str
     format: Format
-    storage_options: dict[str, str] | None = None
+    storage_options: dict[str, str] | None = field(default=None, repr=False)
     nulls: tuple[str, ...] = ("",)
 
     def schema(self) -> pa.Schema:
         """The columns of the file, as a new table would have them."""
         schema = self._checked(self.reader)().schema
-        for field in schema:
-            if self.format in (Format.CSV, Format.JSONL) and pa.types.is_null(field.type):
+        for column in schema:
+            if self.format in (Format.CSV, Format.JSONL) and pa.types.is_null(column.type):
                 raise InvalidSchema(
-                    f"{self.name}: column {field.name!r} has no value near the start of the file, "
+                    f"{self.name}: column {column.name!r} has no value near the start of the file, "
                     "so its type is unknown. Give the types with --schema."
                 )
         return pa.schema([_without_parquet_id(field) for field in schema])

@@ -11,14 +11,14 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from phalanx.errors import InvalidCatalog, PhalanxError, StorageFailure
+from phalanx.errors import InvalidCatalog, PhalanxError, StorageFailure, shown, without_secrets
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,7 +52,8 @@ class CatalogLocation:
     """A catalog: of which kind it is, and where."""
 
     kind: str
-    target: str
+    # The connection text of a server may hold a password.
+    target: str = field(repr=False)
     metadata_schema: str
 
     @classmethod
@@ -61,8 +62,9 @@ class CatalogLocation:
         text = str(catalog) if isinstance(catalog, str | Path) else None
         if not text:
             raise InvalidCatalog(
-                f"Cannot open {catalog!r} as a DuckLake catalog: expected the path of a DuckDB or "
-                "SQLite file, or a connection text of PostgreSQL such as 'postgres:dbname=lake'."
+                f"Cannot open {shown(catalog)} as a DuckLake catalog: expected the path of a "
+                "DuckDB or SQLite file, or a connection text of PostgreSQL such as "
+                "'postgres:dbname=lake'."
             )
         kind, target = _recognised(text.removeprefix("ducklake:"), text)
         schema = metadata_schema or ("public" if kind == "postgres" else "main")
@@ -82,7 +84,7 @@ class CatalogLocation:
         """Where it is, the same however it was named, without a password."""
         if self.kind != "postgres":
             return str(Path(self.target).absolute())
-        return f"postgres:{_without_secrets(self.target)}"
+        return f"postgres:{without_secrets(self.target)}"
 
     @property
     def folder(self) -> Path | None:
@@ -107,7 +109,7 @@ class CatalogLocation:
                 yield CatalogReading(self, connection, self._tables(connection))
             except duckdb.Error as error:
                 raise InvalidCatalog(
-                    f"Cannot read {self}: {_without_secrets(_first_line(error))}"
+                    f"Cannot read {self}: {without_secrets(_first_line(error))}"
                 ) from None
             except _UNTYPED as error:
                 # Databases without strict types hold texts and NULLs where numbers belong.
@@ -128,7 +130,7 @@ class CatalogLocation:
                 connection.execute(f"ATTACH {_quoted(_copied(self.target, copies))} AS lake")
                 return
             raise StorageFailure(
-                f"Cannot open {self}: {_without_secrets(_first_line(error))}. Check that it is "
+                f"Cannot open {self}: {without_secrets(_first_line(error))}. Check that it is "
                 "there, that nobody else has it open for writing, and that it may be read."
             ) from None
 
@@ -282,7 +284,3 @@ def _quoted(text: str) -> str:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _without_secrets(text: str) -> str:
-    return re.sub(r"(password\s*=\s*)('[^']*'|\S+)|(://[^:/@\s]+:)[^@\s]+", r"\1\3***", text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class StoredFile:
     """A file of the lake; with a `snapshot` only its rows up to that one count."""
 
     path: str
-    options: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, str], ...] = field(repr=False)
     snapshot: int | None = None
 
     def parquet(self) -> pq.ParquetFile:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import warnings
@@ -54,22 +55,59 @@ def _folder() -> Path:
 
 
 def compiled(folder: Path) -> Path:
-    """The jar that was shipped, or is in the folder, if need be after compiling it there."""
+    """The jar that was shipped, or is in the folder, if need be after compiling it there.
+
+    The JVM runs what is in it: the folder must be the user's alone, and the jar as it was written.
+    """
     sources = sorted(_SOURCES.rglob("*.java"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    name = f"bridge-{pyspark.__version__}-{digest[:16]}.jar"
-    for target in (_SHIPPED / name, folder / name):
-        if target.exists():
-            return target
+    name = f"bridge-{pyspark.__version__}-{_digest(*sources)[:16]}.jar"
+    if (shipped := _SHIPPED / name).exists():
+        return shipped
+    target = folder / name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as name:
-            made = _packed(sources, Path(name))
-            # Others may be at it as well: the last one wins, and all are the same.
-            made.replace(target)
+        _make_private(folder)
+        if not _is_intact(target):
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                made = _packed(sources, Path(place))
+                digest = Path(place, "digest")
+                digest.write_text(_digest(made))
+                # Others may be at it as well: the last one wins, and all are the same.
+                made.replace(target)
+                digest.replace(_digest_file(target))
     except OSError as error:
         raise CannotCompile(f"its Java classes cannot be kept in {folder}: {error}.") from None
     return target
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder, or check that nobody else can have put anything there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise CannotCompile(
+            f"its Java classes cannot be kept in {folder}, which is a link or belongs to another "
+            "user. Remove it, or name another folder with XDG_CACHE_HOME."
+        )
+    if found.st_mode & 0o077:
+        folder.chmod(0o700)
+    if found.st_mode & 0o022:
+        for jar in folder.glob("*.jar"):
+            jar.unlink(missing_ok=True)
+
+
+def _is_intact(jar: Path) -> bool:
+    try:
+        return _digest_file(jar).read_text() == _digest(jar)
+    except FileNotFoundError:
+        return False
+
+
+def _digest_file(jar: Path) -> Path:
+    return jar.with_suffix(".sha256")
+
+
+def _digest(*files: Path) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def _packed(sources: list[Path], folder: Path) -> Path:
@@ -77,11 +115,18 @@ def _packed(sources: list[Path], folder: Path) -> Path:
     _compile(sources, classes)
     made = folder / "bridge.jar"
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_SERVICE, _PROVIDER)
-        archive.writestr(_VERSION, pyspark.__version__)
+        _add(archive, _SERVICE, _PROVIDER.encode())
+        _add(archive, _VERSION, pyspark.__version__.encode())
         for path in sorted(classes.rglob("*.class")):
-            archive.write(path, path.relative_to(classes).as_posix())
+            _add(archive, path.relative_to(classes).as_posix(), path.read_bytes())
     return made
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    """Add a file without the time of its making: the same classes make the same jar."""
+    entry = zipfile.ZipInfo(name)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(entry, content)
 
 
 def _compile(sources: list[Path], classes: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, without_secrets
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -56,7 +56,7 @@ def of_spark(what: str) -> Iterator[None]:
 
 def reason_of(error: BaseException) -> str:
     """What an error of Spark says, in one line: what Phalanx raised in a task, else the cause."""
-    text = str(error).strip() or type(error).__name__
+    text = without_secrets(str(error).strip()) or type(error).__name__
     if (ours := _OURS.search(text)) is not None:
         return ours[1].strip()
     if (raised := _RAISED.findall(text)) and "Traceback (most recent call last)" in text:

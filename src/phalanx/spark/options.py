@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from phalanx.errors import PhalanxError
@@ -36,7 +36,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 class Options:
     """The options of one read or write, of which no others are known."""
 
-    given: Mapping[str, str]
+    given: Mapping[str, str] = field(repr=False)
     doing: str
 
     @classmethod

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, without_secrets
 from phalanx.spark.failures import of_spark
 from phalanx.spark.options import option_text
 from phalanx.table.chunks import digest_of
@@ -59,7 +59,7 @@ class Source:
 
     name: str
     format: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     files: tuple[InputFile, ...] | None
     given: StructType | str | None
     whole: DataFrame | None = None
@@ -146,12 +146,12 @@ def _whole(
     schema: StructType | str | None,
 ) -> Source:
     """The rows of a data source of Spark; the source of JDBC is its URL."""
-    with of_spark(f"read {source} as {format}"):
+    with of_spark(f"read {without_secrets(source)} as {format}"):
         reader = spark.read.format(format).options(**options)
         if schema is not None:
             reader = reader.schema(schema)
         frame = reader.option("url", source).load() if format == "jdbc" else reader.load(source)
-    return Source(source, format, options, None, None, frame)
+    return Source(without_secrets(source), format, options, None, None, frame)
 
 
 def _listed(spark: SparkSession, source: str, options: Mapping[str, str]) -> tuple[InputFile, ...]:

@@ -50,7 +50,7 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     raised while a reader is made, Spark tells nothing.
     """
 
-    given: Mapping[str, str]
+    given: Mapping[str, str] = field(repr=False)
     schema: StructType
     # What the tasks do not need.
     _manifest: Manifest | None = field(default=None, repr=False)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from phalanx.errors import PhalanxError, StorageFailure
+from phalanx.errors import PhalanxError, StorageFailure, without_secrets
 
 # Lance adds the place in its own source code.
 _SOURCE_PLACE = re.compile(r",? ?(/\S+|rust/\S+)\.rs:\d+(:\d+)?")
@@ -37,5 +37,5 @@ def is_lances(error: BaseException) -> bool:
 def plain_reason(error: BaseException) -> str:
     """The message in one line, without wrappings and places in foreign source code."""
     text = str(error).strip() or type(error).__name__
-    text = _WRAPPING.sub("", _SOURCE_PLACE.sub("", text))
+    text = without_secrets(_WRAPPING.sub("", _SOURCE_PLACE.sub("", text)))
     return re.sub(r"\s*[\r\n]\s*", " ", text).strip().rstrip(".,") + "."

@@ -11,11 +11,13 @@ from typing import Any
 
 import lance
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, shown
 from phalanx.model.locations import SCHEME, resolved
 
 # A scheme without its two slashes, and the store of which every process has its own.
 _ODD_SCHEME = re.compile(r"memory://|(?:file|s3|gs|az|abfss?|https?):(?!//)", re.IGNORECASE)
+
+_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Location:
     """A path or URI, and what the object store needs to be told."""
 
     uri: str
-    storage_options: dict[str, str] | None = field(default=None, hash=False)
+    storage_options: dict[str, str] | None = field(default=None, hash=False, repr=False)
     # Whether tables come and go under the paths below: no cache may know them by these.
     has_reused_paths: bool = False
 
@@ -35,14 +37,19 @@ class Location:
         text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else uri
         if not isinstance(text, str) or not text.strip() or _ODD_SCHEME.match(text):
             raise PhalanxError(
-                f"Cannot use {uri!r} as the place of a table: expected a path, or a URI such as "
-                "s3://bucket/table or file:///folder/table."
+                f"Cannot use {shown(uri)} as the place of a table: expected a path, or a URI such "
+                "as s3://bucket/table or file:///folder/table."
+            )
+        if _WITH_PASSWORD.match(text):
+            raise PhalanxError(
+                f"Cannot use {shown(text)} as the place of a table: it has a password in it, which "
+                "would stand in messages and plans. Give it in storage_options."
             )
         options = storage_options or {}
         if wrong := [key for key, text in options.items() if not isinstance(text, str)]:
             raise PhalanxError(
-                f"Cannot use storage_options with {wrong[0]!r}: {options[wrong[0]]!r}: expected "
-                "text. Write it in quotes."
+                f"Cannot use storage_options with {wrong[0]!r} of type "
+                f"{type(options[wrong[0]]).__name__}: expected text. Write it in quotes."
             )
         if not SCHEME.match(text):
             text = str(Path(text).expanduser().absolute())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,7 +47,7 @@ class SideReader:
     schema: Schema
     columns: tuple[str, ...]
     keys: tuple[tuple[str, pa.DataType], ...]
-    storage_options: dict[str, str] | None
+    storage_options: dict[str, str] | None = field(repr=False)
 
     def rows(self, pieces: Sequence[Piece], with_columns: bool) -> JoinRows:
         """The rows of some leaves: all their columns, or only the keys."""
