@@ -828,3 +828,21 @@ class TestObjectStore:
         ended = outcomes(*[lambda one=one: merge(one, row("head", 1)) for one in handles])
         assert ended.count("won") == 1
         assert all("Too many concurrent" in end for end in ended if end != "won"), ended
+
+
+def test_the_transaction_of_a_compaction_of_indexed_rows_lacks_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where this fails, the defaults that `storage.location` gives the class can go."""
+    place = str(tmp_path / "t")
+    for number in range(2):
+        lance.write_dataset(pa.table({"i": [number]}), place, mode="append")
+    dataset = lance.dataset(place)
+    dataset.create_scalar_index("i", "BTREE")
+    dataset.optimize.compact_files()
+    made = dataset.read_transaction(dataset.version)
+    assert isinstance(made.operation, LanceOperation.Rewrite)
+    assert len(made.operation.groups) == len(made.operation.rewritten_indices) == 1
+    monkeypatch.setattr(LanceOperation.RewrittenIndex.__init__, "__defaults__", None)
+    with pytest.raises(TypeError, match="missing 3 required positional arguments"):
+        dataset.read_transaction(dataset.version)
