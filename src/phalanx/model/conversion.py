@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from phalanx.errors import PhalanxError
-from phalanx.model.literals import NotExpressible
+from phalanx.model.literals import NotExpressible, type_name
 from phalanx.model.session import type_called
 from phalanx.model.syntax import (
     INFIX_OPERATORS,
@@ -133,7 +133,8 @@ def _function(expression: Any) -> Node:
             if len(names) == len(keys) and all(isinstance(name, str) for name in names):
                 return Column((*path, *names))
         case "arrow_cast" | "arrow_try_cast", (arg, Literal(value=kind)):
-            return Cast(arg, _type_called(kind.as_py()), strict=name == "arrow_cast")
+            if (target := _writable_type(kind.as_py())) is not None:
+                return Cast(arg, target, strict=name == "arrow_cast")
         case "date_part", (Literal(value=part), arg) if pt.is_string(part.type):
             return Call(name, (Literal(pa.scalar(part.as_py().lower())), arg))
     return Call(name, args)
@@ -160,6 +161,16 @@ def _try_cast(expression: Any) -> Node:
 def _target_type(shown: str) -> pa.DataType:
     """The type in `CAST(… AS type)`: the binding tells it only as text."""
     return _type_called(shown[shown.rindex(" AS ") + len(" AS ") : -1])
+
+
+def _writable_type(name: str) -> pa.DataType | None:
+    """The type of this name, if it can be written down again."""
+    try:
+        found = _type_called(name)
+        type_name(found)
+    except NotExpressible:
+        return None
+    return found
 
 
 def _type_called(name: str) -> pa.DataType:

@@ -212,10 +212,11 @@ def _is_constant(node: Node) -> bool:
 
 def _constants(nodes: Sequence[Node]) -> list[Node]:
     """The value of each, as far as it is one that can be written down."""
+    texts = list(map(to_sql, nodes))
     row = relation(pa.RecordBatch.from_arrays([pa.nulls(1)], names=["__rows__"]))
     try:
         selected = row.select(
-            *(row.parse_sql_expr(to_sql(node)).alias(f"c{n}") for n, node in enumerate(nodes))
+            *(row.parse_sql_expr(text).alias(f"c{n}") for n, text in enumerate(texts))
         )
         (batch,) = selected.collect()
     except _STOPPED:
@@ -264,9 +265,8 @@ class _Evaluation:
             case Case():
                 return self._case(node)
             case Call(name=name) if name in LIFTED_FUNCTIONS:
-                named = self._named(node)
-                assert isinstance(named, Call)
-                return _evaluate_lifted(named, self._columns, self._rows)
+                args = tuple(map(self._argument, node.args))
+                return _evaluate_lifted(Call(name, args), self._columns, self._rows)
         if not _has_no_logic(node):
             node = self._named(node)
         return evaluate_sql(to_sql(node), self._read_by(node), self._rows)
@@ -282,6 +282,14 @@ class _Evaluation:
             return Column((name,))
 
         return map_children(node, computed)
+
+    def _argument(self, node: Node) -> Node:
+        """An argument of a lifted function, with a column in place of what has logic in it."""
+        if _has_no_logic(node):
+            return node
+        if isinstance(node, Call) and node.name == "concat":
+            return map_children(node, self._argument)
+        return self._column(node)
 
     def _truth(self, node: Node) -> pa.BooleanArray:
         found = self.value(node)
