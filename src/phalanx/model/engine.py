@@ -14,6 +14,7 @@ import itertools
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ import pyarrow.types as pt
 from phalanx.errors import InvalidSchema, InvalidSpec, PhalanxError
 from phalanx.model.chains import MOST_JUNCTIONS, MOST_OPERATORS, has_endless_chain
 from phalanx.model.conversion import NotPerRow, decoded, to_node
-from phalanx.model.exact_constants import exact_constants
+from phalanx.model.exact_constants import MOST_DIGITS, exact_constants
 from phalanx.model.md5_int import is_hashed_as_it_is, md5_int
 from phalanx.model.murmur3 import murmur3, murmur3_multi
 from phalanx.model.names import resolve_path
@@ -56,6 +57,11 @@ _NAME = r'(?:"(?:[^"]|"")*"|[^\s".]+)'
 _UNKNOWN_COLUMN = re.compile(rf"No field named ({_NAME}(?:\.{_NAME})*)\.")
 # A panic inside DataFusion is no Exception, but no reason to end the program either.
 _STOPPED = (KeyboardInterrupt, SystemExit, GeneratorExit)
+_NO_DECIMAL = re.compile("Decimal (?:precision|scale)")
+_NUMBER = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|[A-Za-z_]\w*|"""
+    r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+)
 _VALUE = "value"
 # Their value depends on the moment, but it is one for all rows.
 _STEADY = frozenset(
@@ -96,17 +102,29 @@ def bind(text: str, schema: pa.Schema) -> Bound:
 
 def bind_exactly(text: str, schema: pa.Schema) -> Bound:
     """Like `bind`, but every constant keeps its exact value in comparisons."""
-    return bind_node(parse_exactly(text, schema), schema)
+    expression, aliases = _parse(text, schema, True)
+    written = _node(expression)
+    exact = _exact(_resolved(written, schema, aliases), schema)
+    if exact == written and not any(_is_lifted(part) for part in walk(exact)):
+        bound = _analysed(expression, schema)
+        return Bound(_folded(bound.node), bound.type)
+    return bind_node(exact, schema)
 
 
 def parse_exactly(text: str, schema: pa.Schema) -> Node:
     """The text as written, but with constants in the type of what they are compared with."""
+    return _exact(parse(text, schema, exact_numbers=True), schema)
 
+
+def _exact(node: Node, schema: pa.Schema) -> Node:
     def folded(part: Node) -> Node:
         return part if isinstance(part, Literal) else _folded(part)
 
-    node = parse(text, schema, exact_numbers=True)
     return exact_constants(node, lambda part: type_of(part, schema), folded)
+
+
+def _is_lifted(node: Node) -> bool:
+    return isinstance(node, Call) and node.name in LIFTED_FUNCTIONS
 
 
 def check_case(text: str, schema: pa.Schema) -> None:
@@ -156,7 +174,7 @@ def _lifted(node: Node, schema: pa.Schema) -> tuple[Node, dict[str, Call]]:
     lifted: dict[str, Call] = {}
 
     def lift(part: Node) -> Node:
-        if not isinstance(part, Call) or part.name not in LIFTED_FUNCTIONS:
+        if not isinstance(part, Call) or not _is_lifted(part):
             return part
         _check_lifted(part, _with_lifted(schema, lifted))
         name = unused("lifted", {*schema.names, *lifted})
@@ -441,10 +459,36 @@ def _parse(text: str, schema: pa.Schema, exact_numbers: bool) -> tuple[Any, dict
         except _STOPPED:
             raise
         except BaseException as error:
+            if _NO_DECIMAL.search(str(error)) and (written := _with_extremes(text)) != text:
+                text = written
+                continue
             path = _unknown_column(str(error))
             if path is None or path[0] in aliases:
                 raise BadExpression(sentence(error)) from None
         aliases[path[0]] = _exact_path(path[:1], schema)[0]
+
+
+def _with_extremes(text: str) -> str:
+    """The text with floats for the numbers that no decimal holds.
+
+    They are above or below all decimals, so that a float orders them well enough.
+    """
+
+    def as_float(match: re.Match[str]) -> str:
+        if (number := match["number"]) is None:
+            return match[0]
+        size = Decimal(number)
+        _, digits, exponent = size.as_tuple()
+        assert isinstance(exponent, int)
+        if size == 0 or (exponent >= -MOST_DIGITS and len(digits) + exponent <= MOST_DIGITS):
+            if len(digits) <= MOST_DIGITS:
+                return number
+            raise BadExpression(f"{number} has more than {MOST_DIGITS} digits. Write fewer.")
+        if len(digits) > MOST_DIGITS and size.adjusted() < MOST_DIGITS:
+            raise BadExpression(f"{number} has more than {MOST_DIGITS} digits. Write fewer.")
+        return f"arrow_cast('{float(number) or 5e-324!r}', 'Float64')"
+
+    return _NUMBER.sub(as_float, text)
 
 
 def _unknown_column(message: str) -> tuple[str, ...] | None:

@@ -44,7 +44,8 @@ _EXACT_OPERATORS = frozenset({"+", "-", "*", "%"})
 # Functions that give one of their arguments back.
 _CHOICES = frozenset({"coalesce", "nvl", "ifnull", "nvl2", "nullif", "greatest", "least"})
 _BOOLEAN = pa.scalar(None, pa.bool_())
-_MOST_DIGITS = 76
+# What a decimal of Arrow can have.
+MOST_DIGITS = 76
 
 
 def exact_constants(node: Node, type_of: TypeOf, folded: Folded) -> Node:
@@ -75,7 +76,11 @@ class _Typer:
     def typed(self, node: Node) -> Node:
         """The node, whose parts are typed already."""
         match node:
-            case Cast(arg=Literal()):
+            case Cast(arg=Literal() as constant, type=kind):
+                if is_text(constant.value.type) and kind == pa.timestamp("ns"):
+                    # `TIMESTAMP '9999-12-31'`: a moment that nanoseconds cannot hold.
+                    moment = self._moment(constant, None)
+                    return self._folded(node) if moment is None else Literal(moment)
                 return self._folded(node)
             case Call(name=name, args=(left, right)) if name in _COMPARISONS:
                 return self._comparison(name, left, right, node)
@@ -321,7 +326,7 @@ def _common_decimal(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
     known = [shape for shape in shapes if shape is not None]
     scale = max(scale for _, scale in known)
     digits = max(whole for whole, _ in known) + scale
-    return pa.decimal256(digits, scale) if 38 < digits <= _MOST_DIGITS else None
+    return pa.decimal256(digits, scale) if 38 < digits <= MOST_DIGITS else None
 
 
 def _digits(kind: pa.DataType) -> tuple[int, int] | None:
@@ -353,7 +358,7 @@ def _is_beyond_decimals(value: pa.Scalar) -> bool:
     if number != number or number in (float("inf"), float("-inf")) or number == 0:
         return False
     size = abs(Fraction(number))
-    return not Fraction(1, 10**_MOST_DIGITS) <= size < 10**_MOST_DIGITS
+    return not Fraction(1, 10**MOST_DIGITS) <= size < 10**MOST_DIGITS
 
 
 def _spelled_decimal(text: str) -> pa.Scalar | None:
@@ -366,6 +371,6 @@ def _spelled_decimal(text: str) -> pa.Scalar | None:
         return None
     scale = max(-exponent, 0)
     precision = max(len(digits) + max(exponent, 0), scale, 1)
-    if precision > _MOST_DIGITS:
+    if precision > MOST_DIGITS:
         return None
     return pa.scalar(number, pa.decimal256(precision, scale))
