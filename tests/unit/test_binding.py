@@ -126,11 +126,12 @@ def test_a_text_that_does_not_fit_is_told_with_its_column(where: str, says: str)
     assert says in str(refused.value)
 
 
-def test_decimals_of_negative_scale_compare_with_their_own_type() -> None:
+def test_decimals_of_negative_scale_compare_with_any_number() -> None:
     schema = Schema.of(pa.schema([("n", pa.decimal128(5, -2))]))
-    with pytest.raises(InvalidPredicate, match="negative scale compares only with constants"):
-        bind("n = 500", schema)
-    assert isinstance(bind("n = arrow_cast(500, 'Decimal128(5, -2)')", schema), In)
+    own = bind("n = arrow_cast(500, 'Decimal128(5, -2)')", schema)
+    assert bind("n = 500", schema) == bind("n = 500.0", schema) == own
+    assert bind("n = 550", schema) == FALSE
+    assert bind("n < 550", schema) == bind("n <= 500", schema)
 
 
 @pytest.mark.parametrize(

@@ -143,14 +143,14 @@ def test_multi_spec_eval_error_fail_open() -> None:
 def test_multi_spec_memoization(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key is evaluated once, however often and with which others it is asked for."""
     evaluated: list[Any] = []
-    evaluate = engine.evaluate_sql
+    evaluate = engine.evaluate_each
 
-    def counting(sql: str, columns: Any, rows: int) -> pa.Array:
+    def counting(sqls: list[str], columns: Any, rows: int) -> list[pa.Array]:
         evaluated.extend(columns["partition_field_country"].to_pylist())
-        return evaluate(sql, columns, rows)
+        return evaluate(sqls, columns, rows)
 
     found = MultiSpecPartitionFilter(WHERE, SPECS, SCHEMA)
-    monkeypatch.setattr(engine, "evaluate_sql", counting)
+    monkeypatch.setattr(engine, "evaluate_each", counting)
     values = partitions_of(SPECS[BY_COUNTRY], [("DE",), ("US",), ("DE",), (None,), ("US",)])
     first = found.decide(BY_COUNTRY, values, 5)
     assert sorted(evaluated, key=str) == ["DE", None, "US"]

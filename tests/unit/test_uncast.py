@@ -165,24 +165,6 @@ def test_memberships_hold_for_the_same_rows(pair: tuple[pa.Array, list[pa.Scalar
     assert differences(rows_of(domain, constants[0].type), checks) == []
 
 
-@pytest.mark.parametrize("negated", [False, True])
-@pytest.mark.parametrize(
-    ("source", "zero", "safe"),
-    [
-        (pa.int32(), 0.0, True),
-        (pa.int32(), -0.0, False),
-        (pa.float32(), 0.0, False),
-        (pa.float32(), -0.0, False),
-    ],
-)
-def test_a_zero_in_a_list_is_left_to_datafusion(
-    source: pa.DataType, zero: float, safe: bool, negated: bool
-) -> None:
-    """It tells the two zeros apart in a list, and takes them for equal anywhere else."""
-    found = uncast_membership(X, source, pa.array([zero, 10.0]), negated)
-    assert (found is not None) == safe
-
-
 @pytest.mark.parametrize(
     ("source", "value"),
     [

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.model import engine
+from phalanx.model.evaluation import holds
 from phalanx.model.predicate import Always, And, Opaque, Or, Predicate, columns_of
-from phalanx.model.rendering import to_datafusion
 
 # Longer lists are not worth writing down: what they say is decided on the rows that come back.
 _MOST_TEXTS = 1_000
@@ -53,8 +52,7 @@ def pushed(predicate: Predicate, keys: Mapping[str, tuple[str, StoredValues]]) -
 
 def _among(column: str, stored: StoredValues, leaf: Predicate, name: str) -> str | None:
     """That a text is one of those whose values satisfy the leaf."""
-    held = engine.evaluate_sql(to_datafusion(leaf), {name: stored.values}, len(stored.values))
-    matching = stored.texts.filter(held.fill_null(False))
+    matching = stored.texts.filter(holds(leaf, {name: stored.values}, len(stored.values)))
     if len(matching) == len(stored.texts) or len(matching) > _MOST_TEXTS:
         return None
     texts = [_literal(text) for text in matching.drop_null().to_pylist()]

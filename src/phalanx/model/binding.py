@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidPredicate, PhalanxError, shown
 from phalanx.model import engine
-from phalanx.model.literals import NotExpressible, distinct, has_zero
+from phalanx.model.evaluation import holds
+from phalanx.model.literals import NotExpressible, distinct, has_utc_meaning, with_both_zeros
 from phalanx.model.predicate import (
     FALSE,
     TRUE,
     Always,
+    Compare,
     In,
     IsNull,
     Like,
@@ -22,10 +24,10 @@ from phalanx.model.predicate import (
     Predicate,
     all_of,
     any_of,
+    complement,
     is_on_column,
     leaves,
 )
-from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.syntax import (
     Call,
@@ -36,16 +38,18 @@ from phalanx.model.syntax import (
     LikePattern,
     Literal,
     Node,
+    chain,
     children,
     columns,
     to_sql,
     walk,
 )
-from phalanx.model.uncast import uncast_comparison, uncast_membership
+from phalanx.model.uncast import compare_year, uncast_comparison, uncast_membership
 
-# DataFusion reads a list this short as equalities, which do not tell the zeros apart.
-_SHORT_LIST = 3
+_SHORT_CASE = 3
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_WILDCARDS = frozenset("%_\\")
+_OTHERWISE = {"~": "!~", "!~": "~", "~*": "!~*", "!~*": "~*"}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 
 
@@ -62,14 +66,14 @@ def bind(where: str, schema: Schema, *, case_sensitive: bool = False) -> Predica
         if case_sensitive:
             engine.check_case(where, schema.arrow)
         try:
-            bound = engine.bind(where, schema.arrow)
+            bound = engine.bind_exactly(where, schema.arrow)
             if not (pt.is_boolean(bound.type) or pt.is_null(bound.type)):
                 raise engine.BadExpression(
                     f"it gives {bound.type}, not true or false. Compare it with a value."
                 )
             return _tried(_Binder(schema).truth(bound.node), schema)
         except NotExpressible:
-            return _by_parts(engine.parse(where, schema.arrow), schema)
+            return _by_parts(engine.parse_exactly(where, schema.arrow), schema)
     except NotExpressible as error:
         raise InvalidPredicate(
             f"Cannot use the predicate {shown(where)}: {error} is not supported. "
@@ -84,7 +88,7 @@ def bind(where: str, schema: Schema, *, case_sensitive: bool = False) -> Predica
 def _misfit(why: str, where: str, schema: Schema) -> str:
     """The column whose type a text in the message does not fit; empty if there is none."""
     try:
-        parts = list(walk(engine.parse(where, schema.arrow)))
+        parts = list(walk(engine.parse(where, schema.arrow, exact_numbers=True)))
     except PhalanxError:
         return ""
     for part in parts:
@@ -102,9 +106,9 @@ def _by_parts(node: Node, schema: Schema) -> Predicate:
     """An expression as written, of which only the parts that cannot be looked into are opaque."""
     match node:
         case Call(name="AND"):
-            return all_of(_by_parts(part, schema) for part in _chain(node))
+            return all_of(_by_parts(part, schema) for part in chain(node))
         case Call(name="OR"):
-            return any_of(_merged(_by_parts(part, schema) for part in _chain(node)))
+            return any_of(_merged(_by_parts(part, schema) for part in chain(node)))
         case Call(name="NOT", args=(Call(name="AND" | "OR" as name, args=args),)):
             other = "OR" if name == "AND" else "AND"
             return _by_parts(Call(other, tuple(Call("NOT", (arg,)) for arg in args)), schema)
@@ -120,12 +124,13 @@ def _by_parts(node: Node, schema: Schema) -> Predicate:
 def _tried(predicate: Predicate, schema: Schema) -> Predicate:
     """The predicate, if DataFusion can run it; comparing a column with a constant it always can."""
     if odd := [leaf for leaf in leaves(predicate) if not is_on_column(leaf)]:
-        engine.try_out(to_datafusion(all_of(odd)), schema.arrow)
+        columns = {field.name: pa.array([], field.type) for field in schema.arrow}
+        holds(all_of(odd), columns, 0)
     return predicate
 
 
 class _Binder:
-    """Turns a simplified expression into the predicate of the rows for which it is TRUE."""
+    """Turns a type-checked expression into the predicate of the rows for which it is TRUE."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -138,9 +143,9 @@ class _Binder:
             case Column():
                 return In(node, pa.array([True]))
             case Call(name="AND"):
-                return all_of(self.truth(part) for part in _chain(node))
+                return all_of(_closed(self.truth(part) for part in chain(node)))
             case Call(name="OR"):
-                return any_of(_merged(self.truth(part) for part in _chain(node)))
+                return any_of(_merged(self.truth(part) for part in chain(node)))
             case Call(name="NOT" | "IS FALSE", args=(arg,)):
                 return self.falsity(arg)
             case Call(name="IS TRUE", args=(arg,)):
@@ -149,6 +154,10 @@ class _Binder:
                 return any_of((self.falsity(arg), IsNull(arg)))
             case Call(name="IS NOT FALSE", args=(Column() as arg,)):
                 return any_of((self.truth(arg), IsNull(arg)))
+            case Call(name="IS NOT TRUE", args=(arg,)):
+                return complement(self.truth(arg))
+            case Call(name="IS NOT FALSE", args=(arg,)):
+                return complement(self.falsity(arg))
             case Call(name="IS NULL" | "IS UNKNOWN", args=(arg,)):
                 return IsNull(arg)
             case Call(name="IS NOT NULL" | "IS NOT UNKNOWN", args=(arg,)):
@@ -161,13 +170,17 @@ class _Binder:
                 return self._comparison(operator, left, right) or _opaque(node)
             case InList(arg=arg, items=items, negated=negated):
                 return self._membership(arg, items, negated) or _opaque(node)
-            case Case(operand=Call() as tested, branches=((Literal(value=when), then),)):
-                # `text LIKE '%'` comes back as: CASE text IS NOT NULL WHEN true THEN true END
-                if when.as_py() is True and node.otherwise is None:
-                    return all_of((self.truth(tested), self.truth(then)))
+            case Case() if _is_choice(node):
+                return self._chosen(node, self.truth)
+            case Call(name="starts_with", args=(Column() as arg, Literal(value=start))):
+                return Like(arg, _escaped(start.as_py()) + "%") if start.is_valid else FALSE
             case LikePattern(arg=arg, pattern=Literal(value=pattern), negated=negated):
                 if not pattern.is_valid:
                     return FALSE
+                if pattern.as_py() == "%":
+                    return FALSE if negated else NotNull(arg)
+                if node.case_sensitive and not _WILDCARDS & set(pattern.as_py()):
+                    return self._membership(arg, (node.pattern,), negated) or _opaque(node)
                 return Like(arg, pattern.as_py(), negated, node.case_sensitive)
         return _opaque(node)
 
@@ -179,11 +192,17 @@ class _Binder:
             case Column():
                 return In(node, pa.array([False]))
             case Call(name="AND"):
-                return any_of(_merged(self.falsity(part) for part in _chain(node)))
+                return any_of(_merged(self.falsity(part) for part in chain(node)))
             case Call(name="OR"):
-                return all_of(self.falsity(part) for part in _chain(node))
-            case Call(name="NOT", args=(arg,)):
+                return all_of(self.falsity(part) for part in chain(node))
+            case Call(name="NOT" | "IS NOT TRUE", args=(arg,)):
                 return self.truth(arg)
+            case Call(name="IS TRUE", args=(arg,)):
+                return complement(self.truth(arg))
+            case Call(name="IS FALSE", args=(arg,)):
+                return complement(self.falsity(arg))
+            case Call(name="IS NOT FALSE", args=(arg,)):
+                return self.falsity(arg)
             case Call(name="IS NULL" | "IS UNKNOWN", args=(arg,)):
                 return NotNull(arg)
             case Call(name="IS NOT NULL" | "IS NOT UNKNOWN", args=(arg,)):
@@ -198,7 +217,26 @@ class _Binder:
                 return self.truth(InList(arg, items, not negated))
             case LikePattern(arg=arg, pattern=pattern, negated=negated):
                 return self.truth(LikePattern(arg, pattern, not negated, node.case_sensitive))
+            case Call(name="starts_with", args=(Column() as arg, Literal(value=start))):
+                return Like(arg, _escaped(start.as_py()) + "%", True) if start.is_valid else FALSE
+            case Case() if _is_choice(node):
+                return self._chosen(node, self.falsity)
+            case Call(name=operator, args=args) if operator in _OTHERWISE:
+                return _opaque(Call(_OTHERWISE[operator], args))
         return _opaque(Call("NOT", (node,)))
+
+    def _chosen(self, node: Case, side: Callable[[Node], Predicate]) -> Predicate:
+        """The rows for which the value that a CASE chooses is on one side."""
+        found: list[Predicate] = []
+        before: list[Predicate] = []
+        for when, then in node.branches:
+            test = when if node.operand is None else Call("=", (node.operand, when))
+            true = self.truth(test)
+            found.append(all_of((*before, true, side(then))))
+            before.append(complement(true))
+        if node.otherwise is not None:
+            found.append(all_of((*before, side(node.otherwise))))
+        return any_of(found)
 
     def _comparison(self, operator: str, left: Node, right: Node) -> Predicate | None:
         if isinstance(left, Literal):
@@ -207,6 +245,12 @@ class _Binder:
             return None
         if not right.value.is_valid:
             return FALSE
+        is_logic = pt.is_boolean(right.value.type) and not isinstance(left, Column)
+        if is_logic and operator in ("=", "!="):
+            is_true = right.value.as_py() is (operator == "=")
+            return self.truth(left) if is_true else self.falsity(left)
+        if (years := self._years(left, operator, right.value)) is not None:
+            return years
         if operator in ("=", "!="):
             return self._membership(left, (right,), operator == "!=")
         term, source = self._source(left, right.value.type)
@@ -224,11 +268,30 @@ class _Binder:
         if not valid:
             return TRUE if negated else FALSE
         values = pa.array(valid, valid[0].type)
-        # How DataFusion compares a zero depends on how long the list is.
-        if len(values) > 1 and not has_zero(values):
-            values = distinct(values)
+        values = distinct(values) if len(values) > 1 else values
         term, source = self._source(arg, values.type)
         return uncast_membership(term, source, values, negated)
+
+    def _years(self, left: Node, operator: str, value: pa.Scalar) -> Predicate | None:
+        """A comparison of the calendar year as one of the column; None for all else."""
+        match left:
+            case Call(name="date_part", args=(Literal(value=part), Column() as column)):
+                if part.as_py() == "year" and pt.is_integer(value.type):
+                    kind, year = self._type(column), value.as_py()
+                    starts = [self._new_year(kind, each) for each in (year, year + 1)]
+                    return compare_year(column, kind, operator, year, starts)
+        return None
+
+    def _new_year(self, kind: pa.DataType, year: int) -> pa.Scalar | None:
+        """When a year begins in a column's own zone; None in UTC, or where it has no one start."""
+        if has_utc_meaning(kind) or not 0 < year < 9999:
+            return None
+        start = Literal(pa.scalar(f"{year:04d}-01-01T00:00:00"))
+        try:
+            found = engine.bind_node(Cast(start, kind), self._schema.arrow).node
+        except engine.BadExpression:
+            return None
+        return found.value if isinstance(found, Literal) else None
 
     def _source(self, arg: Node, compared: pa.DataType) -> tuple[Node, pa.DataType]:
         """The term to compare and its type: inside a cast where the column's type is known."""
@@ -254,21 +317,34 @@ class _Binder:
         return self.truth(Call("=", (arg, Literal(value))))
 
 
+def _is_choice(node: Case) -> bool:
+    """Whether a CASE is short, and chooses among constants."""
+    values = [then for _, then in node.branches]
+    values += [] if node.otherwise is None else [node.otherwise]
+    return len(values) <= _SHORT_CASE and all(isinstance(value, Literal) for value in values)
+
+
+def _escaped(text: str) -> str:
+    for special in ("\\", "%", "_"):
+        text = text.replace(special, "\\" + special)
+    return text
+
+
 def _opaque(node: Node) -> Predicate:
     return Opaque(to_sql(node), columns(node))
 
 
-def _chain(node: Call) -> list[Node]:
-    """The operands of a chain of one operator, however long."""
-    operands: list[Node] = []
-    pending: list[Node] = [node]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, Call) and part.name == node.name:
-            pending.extend(reversed(part.args))
-        else:
-            operands.append(part)
-    return operands
+def _closed(parts: Iterable[Predicate]) -> Iterator[Predicate]:
+    """`a >= 9` and `a <= 9` as `a = 9`."""
+    found = list(parts)
+    for part in found:
+        if isinstance(part, Compare) and part.operator in (">=", "<="):
+            other = Compare(part.term, {">=": "<=", "<=": ">="}[part.operator], part.value)
+            if other in found:
+                if part.operator == ">=":
+                    yield In(part.term, pa.array([part.value], part.value.type))
+                continue
+        yield part
 
 
 def _merged(parts: Iterable[Predicate]) -> Iterator[Predicate]:
@@ -287,8 +363,4 @@ def _merged(parts: Iterable[Predicate]) -> Iterator[Predicate]:
 
 def _united(arrays: list[pa.Array]) -> pa.Array:
     """The values of all; with one zero both, which are equal but not always in a longer list."""
-    values = distinct(pa.concat_arrays(arrays))
-    if len(values) > _SHORT_LIST and has_zero(values):
-        zeros = pa.array([0.0, -0.0]).cast(values.type)
-        values = distinct(pa.concat_arrays([values, zeros]))
-    return values
+    return with_both_zeros(distinct(pa.concat_arrays(arrays)))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from phalanx.errors import PhalanxError
-from phalanx.model.literals import NotExpressible
+from phalanx.model.literals import NotExpressible, type_name
 from phalanx.model.session import type_called
 from phalanx.model.syntax import (
     INFIX_OPERATORS,
@@ -108,10 +108,11 @@ def _column(expression: Any) -> Node:
 
 
 def _literal(expression: Any) -> Node:
-    return Literal(_decoded(expression.python_value()))
+    return Literal(decoded(expression.python_value()))
 
 
-def _decoded(value: pa.Scalar) -> pa.Scalar:
+def decoded(value: pa.Scalar) -> pa.Scalar:
+    """A constant in the plain type of its values."""
     if isinstance(value, pa.Int64Scalar | pa.Int32Scalar | pa.StringScalar):
         return value
     if pt.is_dictionary(value.type):
@@ -131,6 +132,9 @@ def _function(expression: Any) -> Node:
             names = [key.value.as_py() for key in keys if isinstance(key, Literal)]
             if len(names) == len(keys) and all(isinstance(name, str) for name in names):
                 return Column((*path, *names))
+        case "arrow_cast" | "arrow_try_cast", (arg, Literal(value=kind)):
+            if (target := _writable_type(kind.as_py())) is not None:
+                return Cast(arg, target, strict=name == "arrow_cast")
         case "date_part", (Literal(value=part), arg) if pt.is_string(part.type):
             return Call(name, (Literal(pa.scalar(part.as_py().lower())), arg))
     return Call(name, args)
@@ -156,7 +160,20 @@ def _try_cast(expression: Any) -> Node:
 
 def _target_type(shown: str) -> pa.DataType:
     """The type in `CAST(… AS type)`: the binding tells it only as text."""
-    name = shown[shown.rindex(" AS ") + len(" AS ") : -1]
+    return _type_called(shown[shown.rindex(" AS ") + len(" AS ") : -1])
+
+
+def _writable_type(name: str) -> pa.DataType | None:
+    """The type of this name, if it can be written down again."""
+    try:
+        found = _type_called(name)
+        type_name(found)
+    except NotExpressible:
+        return None
+    return found
+
+
+def _type_called(name: str) -> pa.DataType:
     try:
         return type_called(name)
     except Exception as error:
@@ -168,7 +185,7 @@ def _in_list(expression: Any) -> Node:
     listed = variant.list()
     try:
         # By far the most common list, and the only one that gets long.
-        items: tuple[Node, ...] = tuple(Literal(_decoded(item.python_value())) for item in listed)
+        items: tuple[Node, ...] = tuple(Literal(decoded(item.python_value())) for item in listed)
     except Exception:
         items = tuple(map(to_node, listed))
     return InList(to_node(variant.expr()), items, variant.negated())

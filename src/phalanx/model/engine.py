@@ -1,7 +1,8 @@
 """SQL text to typed expressions, and typed expressions to Arrow arrays, through DataFusion.
 
-`bind` lets DataFusion do what it is best at: resolve names, coerce types, fold constants, push
-NOT down, and turn `date_part('year', ts) = 2025` into a range.
+DataFusion reads SQL, resolves names, coerces types and computes functions. The logic is ours: its
+simplifications take NULL for FALSE and let bounds overflow, so that none of them is ever applied
+to more than one operation. `evaluate` computes AND, OR, NOT, the IS tests and CASE itself.
 
 The hash functions of the format are not DataFusion's. They are lifted out of an expression,
 computed on Arrow arrays and put back as columns, so that each has one vectorised implementation.
@@ -11,35 +12,66 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSchema, InvalidSpec, PhalanxError
 from phalanx.model.chains import MOST_JUNCTIONS, MOST_OPERATORS, has_endless_chain
-from phalanx.model.conversion import NotPerRow, to_node
+from phalanx.model.conversion import NotPerRow, decoded, to_node
+from phalanx.model.exact_constants import MOST_DIGITS, exact_constants
 from phalanx.model.md5_int import is_hashed_as_it_is, md5_int
 from phalanx.model.murmur3 import murmur3, murmur3_multi
 from phalanx.model.names import resolve_path
 from phalanx.model.sentences import MOST_LEVELS, TOO_DEEP, sentence
-from phalanx.model.session import LIFTED_FUNCTIONS, relation, typed_as
-from phalanx.model.syntax import Call, Cast, Column, Literal, Node, depth, to_sql, transform, walk
+from phalanx.model.session import LIFTED_FUNCTIONS, relation, typed_as, volatile_functions
+from phalanx.model.syntax import (
+    POSTFIX_OPERATORS,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Literal,
+    Node,
+    chain,
+    children,
+    depth,
+    map_children,
+    to_sql,
+    transform,
+    walk,
+)
+from phalanx.model.syntax import columns as columns_of
 
-_MENTIONS_LIFTED = re.compile("|".join(sorted(LIFTED_FUNCTIONS)), re.IGNORECASE)
-# DataFusion's work on a chain of AND or OR is quadratic, on a balanced tree it is linear.
-_JUNCTIONS = re.compile(r"\b(?:and|or)\b", re.IGNORECASE)
-_LONG_CHAIN = 64
 # Inside an expression a hash has 64 bits: the smallest int32 has no absolute value in 32.
 _LIFTED_TYPE = pa.int64()
 _NAME = r'(?:"(?:[^"]|"")*"|[^\s".]+)'
 _UNKNOWN_COLUMN = re.compile(rf"No field named ({_NAME}(?:\.{_NAME})*)\.")
 # A panic inside DataFusion is no Exception, but no reason to end the program either.
 _STOPPED = (KeyboardInterrupt, SystemExit, GeneratorExit)
+_NO_DECIMAL = re.compile("Decimal (?:precision|scale)")
+_NUMBER = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|[A-Za-z_]\w*|"""
+    r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+)
 _VALUE = "value"
+# Their value depends on the moment, but it is one for all rows.
+_STEADY = frozenset(
+    {"now", "current_date", "current_time", "current_timestamp", "today", "version"}
+)
+_LOGIC = (
+    frozenset({"AND", "OR", "NOT", "=", "!=", "<", "<=", ">", ">=", "coalesce"})
+    | {"IS DISTINCT FROM", "IS NOT DISTINCT FROM"}
+    | POSTFIX_OPERATORS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +86,50 @@ class BadExpression(PhalanxError):
     """A text that is no valid expression over the given columns; says why, in one sentence."""
 
 
-def parse(text: str, schema: pa.Schema) -> Node:
-    """The text as written: names resolved, but nothing coerced or folded."""
-    expression, aliases = _parse(text, schema)
+def parse(text: str, schema: pa.Schema, *, exact_numbers: bool = False) -> Node:
+    """The text as written: names resolved, but nothing coerced or folded.
+
+    A number with a fraction is a float, or the decimal that it spells if `exact_numbers`.
+    """
+    expression, aliases = _parse(text, schema, exact_numbers)
     return _resolved(_node(expression), schema, aliases)
 
 
 def bind(text: str, schema: pa.Schema) -> Bound:
-    """The text type-checked against the schema and simplified."""
-    expression, aliases = _parse(text, schema)
-    if aliases or _MENTIONS_LIFTED.search(text) or len(_JUNCTIONS.findall(text)) > _LONG_CHAIN:
-        return bind_node(_resolved(_node(expression), schema, aliases), schema)
-    try:
-        return _simplified(expression, schema)
-    except BadExpression:
-        written = _node(expression)
-        exact = _resolved(written, schema, aliases)
-        if exact == written:
-            raise
-        # A field inside a struct is there in another letter case.
-        return bind_node(exact, schema)
+    """The text type-checked against the schema, its constants folded."""
+    return bind_node(parse(text, schema), schema)
+
+
+def bind_exactly(text: str, schema: pa.Schema) -> Bound:
+    """Like `bind`, but every constant keeps its exact value in comparisons."""
+    expression, aliases = _parse(text, schema, True)
+    written = _node(expression)
+    exact = _exact(_resolved(written, schema, aliases), schema)
+    if exact == written and not any(_is_lifted(part) for part in walk(exact)):
+        bound = _analysed(expression, schema)
+        return Bound(_folded(bound.node), bound.type)
+    return bind_node(exact, schema)
+
+
+def parse_exactly(text: str, schema: pa.Schema) -> Node:
+    """The text as written, but with constants in the type of what they are compared with."""
+    return _exact(parse(text, schema, exact_numbers=True), schema)
+
+
+def _exact(node: Node, schema: pa.Schema) -> Node:
+    def folded(part: Node) -> Node:
+        return part if isinstance(part, Literal) else _folded(part)
+
+    return exact_constants(node, lambda part: type_of(part, schema), folded)
+
+
+def _is_lifted(node: Node) -> bool:
+    return isinstance(node, Call) and node.name in LIFTED_FUNCTIONS
 
 
 def check_case(text: str, schema: pa.Schema) -> None:
     """Refuse a name that is a column's only if upper and lower case are the same."""
-    expression, aliases = _parse(text, schema)
+    expression, aliases = _parse(text, schema, True)
     for part in walk(_node(expression)):
         if isinstance(part, Column):
             exact = _exact_column(part, schema, aliases)
@@ -90,26 +141,112 @@ def check_case(text: str, schema: pa.Schema) -> None:
 
 
 def bind_node(node: Node, schema: pa.Schema) -> Bound:
-    """A parsed expression type-checked against the schema and simplified."""
-    lifted: dict[str, Call] = {}
-
-    def lift(part: Node) -> Node:
-        if not isinstance(part, Call) or part.name not in LIFTED_FUNCTIONS:
-            return part
-        _check_lifted(part, _with_lifted(schema, lifted))
-        name = _unused("lifted", {*schema.names, *lifted})
-        lifted[name] = part
-        return Column((name,))
+    """A parsed expression type-checked against the schema, its constants folded."""
+    rest, lifted = _lifted(node, schema)
 
     def lower(part: Node) -> Node:
         if isinstance(part, Column) and part.path[0] in lifted:
             return transform(lifted[part.path[0]], lower)
         return part
 
-    rest = to_sql(transform(node, lift))
     extended = _with_lifted(schema, lifted)
-    bound = _simplified(_parse(rest, extended)[0], extended)
-    return Bound(transform(bound.node, lower), bound.type)
+    bound = _analysed(_parse(to_sql(rest), extended, True)[0], extended)
+    return Bound(transform(_folded(bound.node), lower), bound.type)
+
+
+def type_of(node: Node, schema: pa.Schema) -> pa.DataType:
+    """The type that DataFusion gives an expression."""
+    if isinstance(node, Column) and len(node.path) == 1:
+        return schema.field(node.path[0]).type
+    rest, lifted = _lifted(node, schema)
+    extended = _with_lifted(schema, lifted)
+    expression = _parse(to_sql(rest), extended, True)[0]
+    try:
+        return typed_as(extended).select(expression.alias(_VALUE)).schema().field(0).type
+    except _STOPPED:
+        raise
+    except BaseException as error:
+        raise BadExpression(sentence(error)) from None
+
+
+def _lifted(node: Node, schema: pa.Schema) -> tuple[Node, dict[str, Call]]:
+    """The expression with columns in place of its lifted functions, and these."""
+    lifted: dict[str, Call] = {}
+
+    def lift(part: Node) -> Node:
+        if not isinstance(part, Call) or not _is_lifted(part):
+            return part
+        _check_lifted(part, _with_lifted(schema, lifted))
+        name = unused("lifted", {*schema.names, *lifted})
+        lifted[name] = part
+        return Column((name,))
+
+    return transform(node, lift), lifted
+
+
+def _folded(node: Node) -> Node:
+    """The expression with a constant in place of every part that reads no column."""
+    found: list[Node] = []
+
+    def collect(part: Node) -> None:
+        if isinstance(part, Literal | Column):
+            return
+        if _is_constant(part):
+            found.append(part)
+            return
+        for child in children(part):
+            collect(child)
+
+    collect(node)
+    if not found:
+        return node
+    constants = dict(zip(found, _constants(found), strict=True))
+
+    def fold(part: Node) -> Node:
+        return constants.get(part, part)
+
+    return _transform_down(node, fold)
+
+
+def _transform_down(node: Node, change: Callable[[Node], Node]) -> Node:
+    changed = change(node)
+    return (
+        changed
+        if changed is not node
+        else map_children(node, partial(_transform_down, change=change))
+    )
+
+
+def _is_constant(node: Node) -> bool:
+    """Whether a part has one value for all rows."""
+    unsteady = volatile_functions() - _STEADY
+    for part in walk(node):
+        if isinstance(part, Column):
+            return False
+        if isinstance(part, Call) and (part.name in unsteady or part.name in LIFTED_FUNCTIONS):
+            return False
+    return True
+
+
+def _constants(nodes: Sequence[Node]) -> list[Node]:
+    """The value of each, as far as it is one that can be written down."""
+    texts = list(map(to_sql, nodes))
+    row = relation(pa.RecordBatch.from_arrays([pa.nulls(1)], names=["__rows__"]))
+    try:
+        selected = row.select(
+            *(row.parse_sql_expr(text).alias(f"c{n}") for n, text in enumerate(texts))
+        )
+        (batch,) = selected.collect()
+    except _STOPPED:
+        raise
+    except BaseException as error:
+        if len(nodes) > 1:
+            return [one for node in nodes for one in _constants([node])]
+        raise BadExpression(sentence(error)) from None
+    return [
+        node if pt.is_nested(column.type) else Literal(decoded(column[0]))
+        for node, column in zip(nodes, batch.columns, strict=True)
+    ]
 
 
 def try_out(sql: str, schema: pa.Schema) -> None:
@@ -119,37 +256,167 @@ def try_out(sql: str, schema: pa.Schema) -> None:
 
 def evaluate(node: Node, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
     """The expression's value for each of the rows."""
-    available = dict(columns)
+    return _Evaluation(dict(columns), rows).value(transform(node, _with_whole_abs))
 
-    def compute(part: Node) -> Node:
-        if not isinstance(part, Call) or part.name not in LIFTED_FUNCTIONS:
-            return part
-        name = _unused("lifted", available)
-        available[name] = _evaluate_lifted(part, available, rows)
+
+class _Evaluation:
+    """Computes an expression part by part; parts without logic go to DataFusion as they are."""
+
+    def __init__(self, columns: dict[str, pa.Array], rows: int) -> None:
+        self._columns = columns
+        self._rows = rows
+
+    def value(self, node: Node) -> pa.Array:
+        """The value for each row."""
+        match node:
+            case Column(path=(name,)):
+                return self._columns[name]
+            case Call(name="AND" | "OR" as name):
+                return self._junction(name, chain(node))
+            case Call(name="NOT", args=(arg,)):
+                return pc.invert(self._truth(arg))
+            case Call(name=name, args=(arg,)) if name in POSTFIX_OPERATORS:
+                return self._test(name, arg)
+            case Call(name="coalesce", args=args):
+                tests = tuple((Call("IS NOT NULL", (arg,)), arg) for arg in args)
+                return self._case(Case(None, tests, None))
+            case Case():
+                return self._case(node)
+            case Call(name=name) if name in LIFTED_FUNCTIONS:
+                args = tuple(map(self._argument, node.args))
+                return _evaluate_lifted(Call(name, args), self._columns, self._rows)
+        if not _has_no_logic(node):
+            node = self._named(node)
+        return evaluate_sql(to_sql(node), self._read_by(node), self._rows)
+
+    def _named(self, node: Node) -> Node:
+        """The node with its parts computed, and columns in their place."""
+
+        def computed(part: Node) -> Node:
+            if isinstance(part, Literal | Column):
+                return part
+            name = unused("part", self._columns)
+            self._columns[name] = self.value(part)
+            return Column((name,))
+
+        return map_children(node, computed)
+
+    def _argument(self, node: Node) -> Node:
+        """An argument of a lifted function, with a column in place of what has logic in it."""
+        if _has_no_logic(node):
+            return node
+        if isinstance(node, Call) and node.name == "concat":
+            return map_children(node, self._argument)
+        return self._column(node)
+
+    def _truth(self, node: Node) -> pa.BooleanArray:
+        found = self.value(node)
+        return found.cast(pa.bool_()) if pt.is_null(found.type) else found
+
+    def _junction(self, name: str, operands: Sequence[Node]) -> pa.BooleanArray:
+        """AND or OR of many, each computed only for the rows that are not decided yet."""
+        decisive = name == "OR"
+        decided = np.zeros(self._rows, dtype=bool)
+        unknown = np.zeros(self._rows, dtype=bool)
+        for operand in operands:
+            places = np.flatnonzero(~decided)
+            found = self._at(places)._truth(operand)
+            decided[places] = _is(found, decisive)
+            unknown[places] |= found.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(decided == decisive, mask=unknown & ~decided)
+
+    def _test(self, name: str, arg: Node) -> pa.BooleanArray:
+        match name:
+            case "IS NULL" | "IS UNKNOWN":
+                return self.value(arg).is_null()
+            case "IS NOT NULL" | "IS NOT UNKNOWN":
+                return self.value(arg).is_valid()
+        found = pa.array(_is(self._truth(arg), "TRUE" in name))
+        return pc.invert(found) if "NOT" in name else found
+
+    def _case(self, node: Case) -> pa.Array:
+        """Each value computed only for the rows that get it."""
+        operand = None if node.operand is None else self._column(node.operand)
+        source = np.full(self._rows, -1, dtype=np.int64)
+        values: list[pa.Array] = []
+        count = 0
+        pending = np.arange(self._rows)
+        last = [] if node.otherwise is None else [(Literal(pa.scalar(True)), node.otherwise)]
+        for when, then in [*node.branches, *last]:
+            test = when if operand is None else Call("=", (operand, when))
+            chosen = _is(self._at(pending)._truth(test), True)
+            places, pending = pending[chosen], pending[~chosen]
+            values.append(self._at(places).value(then))
+            source[places] = np.arange(count, count + len(places))
+            count += len(places)
+        kind = next((each.type for each in values if not pt.is_null(each.type)), pa.null())
+        together = pa.concat_arrays([each.cast(kind) for each in values])
+        return together.take(pa.array(source, mask=source < 0))
+
+    def _column(self, node: Node) -> Node:
+        name = unused("part", self._columns)
+        self._columns[name] = self.value(node)
         return Column((name,))
 
-    rest = transform(transform(node, _with_whole_abs), compute)
-    if isinstance(rest, Column) and len(rest.path) == 1:
-        return available[rest.path[0]]
-    return evaluate_sql(to_sql(rest), available, rows)
+    def _at(self, places: npt.NDArray[np.int64]) -> _Evaluation:
+        """The evaluation of some of the rows."""
+        if len(places) == self._rows:
+            return self
+        taken = pa.array(places)
+        return _Evaluation({n: c.take(taken) for n, c in self._columns.items()}, len(places))
+
+    def _read_by(self, node: Node) -> dict[str, pa.Array]:
+        read = {path[0] for path in columns_of(node)}
+        return {name: column for name, column in self._columns.items() if name in read}
+
+
+def _is(found: pa.BooleanArray, value: bool) -> npt.NDArray[np.bool_]:
+    """Where the values are TRUE, or where they are FALSE."""
+    kept = found if value else pc.invert(found)
+    flags: npt.NDArray[np.bool_] = kept.fill_null(False).to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _has_no_logic(node: Node) -> bool:
+    """Whether the parts are columns, constants, casts and functions of values, and nothing else.
+
+    DataFusion may simplify these together: none of its rules for them knows NULL or a bound.
+    """
+    return all(
+        isinstance(part, Column | Literal | Cast)
+        or (
+            isinstance(part, Call) and part.name not in _LOGIC and part.name not in LIFTED_FUNCTIONS
+        )
+        for part in walk(node)
+    )
 
 
 def evaluate_sql(sql: str, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
     """The value of SQL that Phalanx wrote, and that calls no lifted function, for each row."""
+    (found,) = evaluate_each([sql], columns, rows)
+    return found
+
+
+def evaluate_each(
+    sqls: Sequence[str], columns: Mapping[str, pa.Array], rows: int
+) -> list[pa.Array]:
+    """The values of several such texts, each by itself."""
     # A batch without columns could not tell how many rows it has.
     arrays = [*map(_with_null_children, columns.values()), pa.nulls(rows)]
-    names = [*columns, _unused("rows", columns)]
+    names = [*columns, unused("rows", columns)]
     frame = relation(pa.RecordBatch.from_arrays(arrays, names=names))
     try:
-        selected = frame.select(frame.parse_sql_expr(sql).alias(_VALUE))
-        data_type = selected.schema().field(0).type
-        batches = selected.collect()
+        selected = frame.select(
+            *(frame.parse_sql_expr(sql).alias(f"{_VALUE}{n}") for n, sql in enumerate(sqls))
+        )
+        table = pa.Table.from_batches(selected.collect(), selected.schema())
     except _STOPPED:
         raise
     except BaseException as error:
         raise BadExpression(sentence(error)) from None
-    chunks = [batch.column(0) for batch in batches]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], data_type)
+    return [
+        pa.concat_arrays(c.chunks) if c.num_chunks else pa.array([], c.type) for c in table.columns
+    ]
 
 
 def _with_null_children(array: pa.Array) -> pa.Array:
@@ -170,13 +437,13 @@ def _no_rows(schema: pa.Schema) -> dict[str, pa.Array]:
     return {field.name: pa.array([], field.type) for field in schema}
 
 
-def _unused(stem: str, names: Container[str]) -> str:
+def unused(stem: str, names: Container[str]) -> str:
     """A name like the stem that no column has."""
     numbered = (f"__{stem}_{number}__" for number in itertools.count())
     return next(name for name in numbered if name not in names)
 
 
-def _parse(text: str, schema: pa.Schema) -> tuple[Any, dict[str, str]]:
+def _parse(text: str, schema: pa.Schema, exact_numbers: bool) -> tuple[Any, dict[str, str]]:
     """DataFusion's parse, and the column meant by each name that matches only without case."""
     if has_endless_chain(text):
         raise BadExpression(
@@ -187,14 +454,41 @@ def _parse(text: str, schema: pa.Schema) -> tuple[Any, dict[str, str]]:
     while True:
         known = [pa.field(name, schema.field(exact).type) for name, exact in aliases.items()]
         try:
-            return typed_as(pa.schema([*schema, *known])).parse_sql_expr(text), aliases
+            frame = typed_as(pa.schema([*schema, *known]), exact_numbers=exact_numbers)
+            return frame.parse_sql_expr(text), aliases
         except _STOPPED:
             raise
         except BaseException as error:
+            if _NO_DECIMAL.search(str(error)) and (written := _with_extremes(text)) != text:
+                text = written
+                continue
             path = _unknown_column(str(error))
             if path is None or path[0] in aliases:
                 raise BadExpression(sentence(error)) from None
         aliases[path[0]] = _exact_path(path[:1], schema)[0]
+
+
+def _with_extremes(text: str) -> str:
+    """The text with floats for the numbers that no decimal holds.
+
+    They are above or below all decimals, so that a float orders them well enough.
+    """
+
+    def as_float(match: re.Match[str]) -> str:
+        if (number := match["number"]) is None:
+            return match[0]
+        size = Decimal(number)
+        _, digits, exponent = size.as_tuple()
+        assert isinstance(exponent, int)
+        if size == 0 or (exponent >= -MOST_DIGITS and len(digits) + exponent <= MOST_DIGITS):
+            if len(digits) <= MOST_DIGITS:
+                return number
+            raise BadExpression(f"{number} has more than {MOST_DIGITS} digits. Write fewer.")
+        if len(digits) > MOST_DIGITS and size.adjusted() < MOST_DIGITS:
+            raise BadExpression(f"{number} has more than {MOST_DIGITS} digits. Write fewer.")
+        return f"arrow_cast('{float(number) or 5e-324!r}', 'Float64')"
+
+    return _NUMBER.sub(as_float, text)
 
 
 def _unknown_column(message: str) -> tuple[str, ...] | None:
@@ -264,7 +558,8 @@ def _struct_depth(path: tuple[str, ...], schema: pa.Schema) -> int:
     return len(path)
 
 
-def _simplified(expression: Any, schema: pa.Schema) -> Bound:
+def _analysed(expression: Any, schema: pa.Schema) -> Bound:
+    """The expression type-checked, with casts where types differ."""
     frame = typed_as(schema)
     try:
         selected = frame.select(expression.alias(_VALUE))

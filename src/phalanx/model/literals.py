@@ -89,6 +89,8 @@ def comparand_sql(value: pa.Scalar) -> str:
             return str(value.as_py())
         if pt.is_large_string(data_type) or pt.is_string_view(data_type):
             return text_sql(value.as_py())
+        if data_type == pa.float64() and math.isfinite(number := value.as_py()) and number != 0:
+            return repr(number)
     return typed_sql(value)
 
 
@@ -177,8 +179,7 @@ def _is_bytes(data_type: pa.DataType) -> bool:
 
 
 def _float_sql(number: float, data_type: pa.DataType) -> str:
-    if data_type == pa.float64() and math.isfinite(number) and number != 0:
-        return repr(number)
+    # Plain digits would be a decimal.
     if math.isinf(number):
         return _cast("'inf'" if number > 0 else "'-inf'", data_type)
     return _cast("'NaN'" if math.isnan(number) else text_sql(repr(number)), data_type)
@@ -222,6 +223,13 @@ def iso_text(value: pa.Scalar) -> str | None:
 
 def _fraction_text(nanoseconds: int) -> str:
     return "" if nanoseconds == 0 else f".{nanoseconds:09d}".rstrip("0")
+
+
+def is_text(data_type: pa.DataType) -> bool:
+    """Whether it is a type of texts."""
+    return bool(
+        pt.is_string(data_type) or pt.is_large_string(data_type) or pt.is_string_view(data_type)
+    )
 
 
 def storage_type(data_type: pa.DataType) -> pa.DataType | None:
@@ -311,15 +319,15 @@ def encoded(values: pa.Array) -> pa.DictionaryArray:
     return values.dictionary_encode(null_encoding="encode")
 
 
-def has_zero(values: pa.Array, *, negative: bool = False) -> bool:
-    """Whether a zero is among floats, or just the negative one.
+def with_both_zeros(values: pa.Array) -> pa.Array:
+    """Floats with both zeros if one is among them, as SQL takes them for equal.
 
-    DataFusion takes both zeros for equal, but not in a longer IN, nor in one of a cast column.
+    So do Lance and DataFusion, but not in a longer IN, nor in one of a cast column.
     """
-    if not pt.is_floating(values.type):
-        return False
-    zeros = [number for number in values.to_pylist() if number == 0]
-    return any(math.copysign(1, number) < 0 for number in zeros) if negative else bool(zeros)
+    if not pt.is_floating(values.type) or len(values) < 2 or 0 not in values.to_pylist():
+        return values
+    zeros = pa.array([0.0, -0.0]).cast(values.type)
+    return distinct(pa.concat_arrays([values, zeros]))
 
 
 def one_form(values: pa.Array) -> pa.Array:

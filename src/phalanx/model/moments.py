@@ -76,15 +76,15 @@ def with_moments(where: str, schema: Schema, now: datetime) -> str:
             case Call(name=name, args=(left, right)) if name in _COMPARISONS:
                 other = right if phrase_of(left) else left
                 if phrase_of(other) is None:
-                    kind = engine.bind_node(other, schema.arrow).type
+                    kind = engine.type_of(other, schema.arrow)
                     return Call(name, (typed(left, kind), typed(right, kind)))
             case InList(arg=arg, items=items, negated=negated) if phrase_of(arg) is None:
-                kind = engine.bind_node(arg, schema.arrow).type
+                kind = engine.type_of(arg, schema.arrow)
                 return InList(arg, tuple(typed(item, kind) for item in items), negated)
         return node
 
     try:
-        node = transform(engine.parse(text, schema.arrow), replaced)
+        node = transform(engine.parse(text, schema.arrow, exact_numbers=True), replaced)
         if lost := [phrase for part in walk(node) if (phrase := phrase_of(part))]:
             refuse(f"expected {lost[0]!r} to be compared with a column, as in 'day >= {lost[0]}'.")
         return to_sql(node)

@@ -164,9 +164,17 @@ def any_of(parts: Iterable[Predicate]) -> Predicate:
     return kept[0] if len(kept) == 1 else Or(tuple(kept)) if kept else FALSE
 
 
-def complement(leaf: Leaf) -> Predicate:
-    """What the rows satisfy that do not satisfy the leaf, NULL included."""
-    match leaf:
+def complement(predicate: Predicate) -> Predicate:
+    """What the rows satisfy that do not satisfy the predicate, NULL included."""
+    match predicate:
+        case Always(value=value):
+            return Always(not value)
+        case And(parts=parts):
+            return any_of(map(complement, parts))
+        case Or(parts=parts):
+            return all_of(map(complement, parts))
+        case Opaque(sql=sql, columns=read):
+            return Opaque(f"({sql} IS NOT TRUE)", read)
         case Compare(term=term, operator=operator, value=value):
             return any_of((Compare(term, _OPPOSITES[operator], value), IsNull(term)))
         case In(term=term, values=values):

@@ -25,6 +25,7 @@ from phalanx.model.predicate import (
     Or,
     Predicate,
     all_of,
+    any_of,
     columns_of,
     conjuncts,
     is_on_column,
@@ -55,7 +56,22 @@ def to_lance(predicate: Predicate) -> str:
 
     Only what `for_lance` lets through can be rendered.
     """
-    return _render(predicate, _LANCE)
+    return _render(_guarded(predicate), _LANCE)
+
+
+def _guarded(predicate: Predicate, inside: bool = False) -> Predicate:
+    """The predicate with IS NOT NULL beside each NOT IN below an OR.
+
+    Lance takes `x NOT IN (1, 2) OR x NOT IN (3, 4)` for TRUE, also where x is NULL.
+    """
+    match predicate:
+        case And(parts=parts):
+            return all_of(_guarded(part, inside) for part in parts)
+        case Or(parts=parts):
+            return any_of(_guarded(part, True) for part in parts)
+        case NotIn(term=term, values=values) if inside and len(values) > 1:
+            return And((predicate, NotNull(term)))
+    return predicate
 
 
 def to_datafusion(predicate: Predicate) -> str:

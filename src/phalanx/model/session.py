@@ -1,9 +1,17 @@
-"""The one DataFusion session: what it knows, what it must not do, and relations to ask about."""
+"""The two DataFusion sessions: what they know, what they must not do, and relations to ask about.
+
+One session computes values. The other only reads and type-checks SQL: it has no optimizer rule at
+all, because DataFusion's simplifications change what SQL means where a value is NULL. It also
+reads `0.1` as the decimal that it is, where the other one reads a float.
+"""
 
 from __future__ import annotations
 
 import itertools
-from functools import lru_cache
+import threading
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
 from datafusion import DataFrame, SessionConfig, SessionContext, udf
@@ -22,15 +30,44 @@ _UNWANTED_RULES = (
     *("common_sub_expression_eliminate", "optimize_projections"),
     *("extract_leaf_expressions", "push_down_leaf_projections"),
 )
+_SIMPLIFYING_RULE = "simplify_expressions"
 _names = itertools.count()
+_first_use = threading.RLock()
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 
+def _made_once(make: Callable[Given, Made]) -> Callable[Given, Made]:
+    """A cached function that threads cannot enter together: all of them get the same object."""
+
+    @wraps(make)
+    def made(*args: Given.args, **kwargs: Given.kwargs) -> Made:
+        with _first_use:
+            return make(*args, **kwargs)
+
+    return made
+
+
+@_made_once
 @lru_cache(maxsize=1)
 def session() -> SessionContext:
-    """The session that every expression goes through."""
+    """The session that computes the value of every expression."""
+    return _context(_UNWANTED_RULES, exact_numbers=False)
+
+
+@_made_once
+@lru_cache(maxsize=1)
+def checker() -> SessionContext:
+    """The session that reads and type-checks expressions, and changes nothing in them."""
+    return _context((*_UNWANTED_RULES, _SIMPLIFYING_RULE), exact_numbers=True)
+
+
+def _context(unwanted_rules: tuple[str, ...], *, exact_numbers: bool) -> SessionContext:
     config = SessionConfig(
         {
             "datafusion.sql_parser.enable_ident_normalization": "false",
+            "datafusion.sql_parser.parse_float_as_decimal": str(exact_numbers).lower(),
             "datafusion.catalog.information_schema": "true",
             "datafusion.execution.target_partitions": "1",
             # Enough for what `engine` lets through, which renders with many parentheses.
@@ -38,7 +75,7 @@ def session() -> SessionContext:
         }
     )
     context = SessionContext(config)
-    for rule in _UNWANTED_RULES:
+    for rule in unwanted_rules:
         context.remove_optimizer_rule(rule)
     for name in LIFTED_FUNCTIONS:
         context.register_udf(udf(_known_by_name_only, [pa.string()], pa.int64(), "immutable", name))
@@ -49,6 +86,7 @@ def _known_by_name_only(values: pa.Array) -> pa.Array:
     raise AssertionError("a lifted function is computed before DataFusion runs")
 
 
+@_made_once
 @lru_cache(maxsize=1)
 def volatile_functions() -> frozenset[str]:
     """The functions whose value depends on the time, the session or chance."""
@@ -59,21 +97,25 @@ def volatile_functions() -> frozenset[str]:
     return frozenset(rows.to_pydict()["routine_name"]) | {"version", "arrow_metadata"}
 
 
-def typed_as(schema: pa.Schema) -> DataFrame:
+def typed_as(schema: pa.Schema, *, exact_numbers: bool = True) -> DataFrame:
     """An empty relation with the given columns, to bind expressions against.
 
-    The frame is made anew each time: it keeps the time of its making as `now()`.
+    It belongs to `checker`, or to `session` for a reader that takes `0.1` for a float. The frame
+    is made anew each time: it keeps the time of its making as `now()`.
     """
-    return session().table(_registered(schema))
+    context = checker() if exact_numbers else session()
+    return context.table(_registered(schema, exact_numbers))
 
 
+@_made_once
 @lru_cache(maxsize=4096)
-def _registered(schema: pa.Schema) -> str:
-    """The name under which the session knows an empty table of the schema."""
+def _registered(schema: pa.Schema, exact_numbers: bool) -> str:
+    """The name under which a session knows an empty table of the schema."""
     arrays = [pa.array([], field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema.remove_metadata())
     name = f"__row_{next(_names)}__"
-    session().register_record_batches(name, [[batch]])
+    context = checker() if exact_numbers else session()
+    context.register_record_batches(name, [[batch]])
     return name
 
 

@@ -152,28 +152,42 @@ def columns(node: Node) -> frozenset[tuple[str, ...]]:
     return frozenset(part.path for part in walk(node) if isinstance(part, Column))
 
 
+def chain(node: Call) -> list[Node]:
+    """The operands of a chain of one operator, however long."""
+    operands: list[Node] = []
+    pending: list[Node] = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Call) and part.name == node.name:
+            pending.extend(reversed(part.args))
+        else:
+            operands.append(part)
+    return operands
+
+
 def transform(node: Node, change: Callable[[Node], Node]) -> Node:
     """The node with `change` applied to every part, from the leaves upwards."""
+    return change(map_children(node, lambda child: transform(child, change)))
+
+
+def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with `change` applied to its direct sub-expressions."""
     match node:
         case Column() | Literal():
-            return change(node)
+            return node
         case Call(args=args):
-            return change(replace(node, args=tuple(transform(arg, change) for arg in args)))
+            return replace(node, args=tuple(map(change, args)))
         case Cast(arg=arg):
-            return change(replace(node, arg=transform(arg, change)))
+            return replace(node, arg=change(arg))
         case InList(arg=arg, items=items):
-            changed = tuple(transform(item, change) for item in items)
-            return change(replace(node, arg=transform(arg, change), items=changed))
+            return replace(node, arg=change(arg), items=tuple(map(change, items)))
         case LikePattern(arg=arg, pattern=pattern):
-            arg, pattern = transform(arg, change), transform(pattern, change)
-            return change(replace(node, arg=arg, pattern=pattern))
+            return replace(node, arg=change(arg), pattern=change(pattern))
         case Case(operand=operand, branches=branches, otherwise=otherwise):
-            return change(
-                Case(
-                    None if operand is None else transform(operand, change),
-                    tuple((transform(w, change), transform(t, change)) for w, t in branches),
-                    None if otherwise is None else transform(otherwise, change),
-                )
+            return Case(
+                None if operand is None else change(operand),
+                tuple((change(when), change(then)) for when, then in branches),
+                None if otherwise is None else change(otherwise),
             )
     assert_never(node)
 

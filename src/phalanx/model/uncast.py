@@ -8,14 +8,15 @@ understand. Values meet on a line of exact fractions, so nothing is rounded on t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.model.literals import from_ordinal, has_utc_meaning, has_zero, ordinal
-from phalanx.model.predicate import FALSE, Compare, In, NotIn, NotNull, Predicate, all_of
+from phalanx.model.literals import distinct, from_ordinal, has_utc_meaning, ordinal
+from phalanx.model.predicate import FALSE, Compare, In, NotIn, NotNull, Predicate, all_of, any_of
 from phalanx.model.syntax import Node
 
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -33,7 +34,7 @@ def uncast_comparison(
         return _by_day(term, source, operator, value)
     if not _keeps_order(source, value):
         return None
-    floor, exact = _floor(source, value)
+    floor, exact = line_floor(source, value)
     if floor is None:
         below_all = exact
         matches = (operator in (">", ">=")) == below_all
@@ -53,19 +54,50 @@ def uncast_membership(
         if negated or len(values) != 1:
             return None
         return all_of(_by_day(term, source, operator, values[0]) for operator in (">=", "<="))
-    # An integer is cast to the positive zero, a narrow float to either.
-    if len(values) > 1 and has_zero(values, negative=pt.is_integer(source)):
-        return None
     kept = []
     for value in values:
         if not _keeps_order(source, value):
             return None
-        floor, exact = _floor(source, value)
+        floor, exact = line_floor(source, value)
         if floor is not None and exact:
             kept.append(floor)
     if not kept:
         return NotNull(term) if negated else FALSE
-    return (NotIn if negated else In)(term, pa.array(kept, source))
+    return (NotIn if negated else In)(term, distinct(pa.array(kept, source)))
+
+
+def compare_year(
+    term: Node, source: pa.DataType, operator: str, year: int, starts: Sequence[pa.Scalar | None]
+) -> Predicate | None:
+    """The calendar year of a moment against a number, as the moment against the year's ends.
+
+    In UTC no year is too far. In a zone of the column's own `starts` are when this year and the
+    next begin. None where that is not known, and for types without moments.
+    """
+    if not _is_moment(source):
+        return None
+    if has_utc_meaning(source):
+        start, end = (_first_day(each) * _DAY for each in (year, year + 1))
+    elif None in starts:
+        return None
+    else:
+        start, end = (int(_on_line(each)) for each in starts if each is not None)
+    match operator:
+        case "<" | ">=":
+            return _from_instant(term, source, operator, start)
+        case "<=" | ">":
+            return _from_instant(term, source, {"<=": "<", ">": ">="}[operator], end)
+        case "=":
+            ends = ((">=", start), ("<", end))
+            return all_of(_from_instant(term, source, each, at) for each, at in ends)
+    ends = (("<", start), (">=", end))
+    return any_of(_from_instant(term, source, each, at) for each, at in ends)
+
+
+def _first_day(year: int) -> int:
+    """The days from 1970 to the first day of any year, by the Gregorian calendar."""
+    before = year - 1
+    return 365 * before + before // 4 - before // 100 + before // 400 - 719_162
 
 
 def _floors_to_days(source: pa.DataType, target: pa.DataType) -> bool:
@@ -77,7 +109,12 @@ def _by_day(term: Node, source: pa.DataType, operator: str, day: pa.Scalar) -> P
     first = ordinal(day)
     if operator in ("<=", ">"):
         first, operator = first + 1, {"<=": "<", ">": ">="}[operator]
-    instant = first * (_DAY // _NANOSECONDS[source.unit])
+    return _from_instant(term, source, operator, first * _DAY)
+
+
+def _from_instant(term: Node, source: pa.DataType, operator: str, nanoseconds: int) -> Predicate:
+    """`term < instant` or `term >= instant`, for one that every unit has."""
+    instant = nanoseconds // (_nanoseconds(source) or 1)
     low, high = _range(source)
     if low <= instant <= high:
         return Compare(term, operator, from_ordinal(instant, source))
@@ -115,7 +152,25 @@ def _widens(source: pa.DataType, target: pa.DataType) -> bool:
     return signs == (False, True) and bool(source.bit_width < target.bit_width)
 
 
-def _floor(source: pa.DataType, value: pa.Scalar) -> tuple[pa.Scalar | None, bool]:
+def lines_meet(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of two types lie on one line: exact numbers, moments, or times of day."""
+    if _is_exact_number(source):
+        return _is_exact_number(target) or pt.is_floating(target)
+    if pt.is_time(source):
+        return bool(pt.is_time(target))
+    zones = [getattr(kind, "tz", None) is not None for kind in (source, target)]
+    return _is_moment(source) and _is_moment(target) and zones[0] == zones[1]
+
+
+def _is_exact_number(kind: pa.DataType) -> bool:
+    return bool(pt.is_integer(kind) or pt.is_decimal(kind))
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return bool(pt.is_date(kind) or pt.is_timestamp(kind))
+
+
+def line_floor(source: pa.DataType, value: pa.Scalar) -> tuple[pa.Scalar | None, bool]:
     """The largest source value not above the constant, and whether it equals it.
 
     Outside the range of `source` there is none: then the flag says that the constant lies below.
@@ -148,24 +203,34 @@ def _floor_float(source: pa.DataType, exact: Fraction) -> tuple[pa.Scalar | None
 
 
 def _on_line(value: pa.Scalar) -> Fraction:
-    data_type = value.type
-    if pt.is_timestamp(data_type):
-        return Fraction(ordinal(value) * _NANOSECONDS[data_type.unit])
+    if (step := _nanoseconds(value.type)) is not None:
+        return Fraction(ordinal(value) * step)
     return Fraction(value.as_py())
 
 
 def _step(source: pa.DataType) -> Fraction:
     if pt.is_decimal(source):
         return Fraction(1, 10**source.scale) if source.scale >= 0 else Fraction(10**-source.scale)
-    if pt.is_timestamp(source):
-        return Fraction(_NANOSECONDS[source.unit])
-    return Fraction(_DAY if pt.is_date32(source) else 1)
+    return Fraction(_nanoseconds(source) or 1)
+
+
+def _nanoseconds(kind: pa.DataType) -> int | None:
+    """How many nanoseconds lie between two values of a type; None if it has no moments."""
+    if pt.is_date32(kind):
+        return _DAY
+    if pt.is_date64(kind):
+        return _NANOSECONDS["ms"]
+    if pt.is_timestamp(kind) or pt.is_time(kind):
+        return _NANOSECONDS[kind.unit]
+    return None
 
 
 def _range(source: pa.DataType) -> tuple[int, int]:
     if pt.is_decimal(source):
         limit = 10**source.precision - 1
         return -limit, limit
+    if pt.is_time(source):
+        return 0, _DAY // _NANOSECONDS[source.unit] - 1
     bits = source.bit_width
     if pt.is_unsigned_integer(source):
         return 0, 2**bits - 1

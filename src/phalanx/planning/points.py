@@ -17,6 +17,7 @@ import pyarrow.types as pt
 
 from phalanx.errors import PhalanxError
 from phalanx.model import engine
+from phalanx.model.evaluation import holds
 from phalanx.model.literals import distinct, encoded, from_ordinal, is_discrete, ordinal
 from phalanx.model.predicate import (
     TRUE,
@@ -31,7 +32,6 @@ from phalanx.model.predicate import (
     among,
     any_of,
 )
-from phalanx.model.rendering import to_datafusion
 from phalanx.model.syntax import Column, columns
 from phalanx.model.transform import IDENTITY, inclusive_bound
 from phalanx.planning.fields import BoundField, Path
@@ -169,8 +169,7 @@ def _holds(condition: Predicate, path: Path, candidates: pa.Array) -> pa.Array:
     column = candidates
     for name in reversed(path[1:]):
         column = pa.StructArray.from_arrays([column], names=[name])
-    held = engine.evaluate_sql(to_datafusion(condition), {path[0]: column}, len(candidates))
-    return held.fill_null(False)
+    return holds(condition, {path[0]: column}, len(candidates))
 
 
 def _reads_only(leaf: Leaf | Opaque, path: Path) -> bool:

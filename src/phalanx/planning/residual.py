@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from phalanx.model import engine
+from phalanx.model.evaluation import holds
 from phalanx.model.grouping import group
 from phalanx.model.predicate import (
     FALSE,
@@ -28,7 +28,6 @@ from phalanx.model.predicate import (
     complement,
     leaves,
 )
-from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.projection import SpecProjection, inclusive
@@ -93,8 +92,8 @@ def may_hold(
     """For each partition whether it can hold a row, by what is projected on the spec."""
     if projected in (TRUE, FALSE):
         return np.full(partitions, projected == TRUE)
-    held = engine.evaluate_sql(to_datafusion(projected), columns_of(values, spec), partitions)
-    found: npt.NDArray[np.bool_] = held.fill_null(False).to_numpy(zero_copy_only=False)
+    held = holds(projected, columns_of(values, spec), partitions)
+    found: npt.NDArray[np.bool_] = held.to_numpy(zero_copy_only=False)
     return found
 
 

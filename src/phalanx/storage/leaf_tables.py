@@ -8,10 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from phalanx.model import engine
+from phalanx.model.evaluation import holds
 from phalanx.model.grouping import order_of
 from phalanx.model.predicate import TRUE, In, Predicate
-from phalanx.model.rendering import to_datafusion
 from phalanx.model.spec import PartitionSpec
 from phalanx.model.syntax import Column
 from phalanx.planning.residual import columns_of
@@ -58,7 +57,7 @@ def filtered(leaves: pa.Table, predicate: Predicate, spec: PartitionSpec) -> pa.
     columns = columns_of(leaves, spec)
     kept = _among(predicate, columns)
     if kept is None:
-        kept = engine.evaluate_sql(to_datafusion(predicate), columns, leaves.num_rows)
+        kept = holds(predicate, columns, leaves.num_rows)
     return leaves.filter(kept)
 
 
