@@ -29,6 +29,7 @@ from phalanx.storage.leaf_listing import LeafListing, LeafShape
 from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest_rows import ADDRESS
+from phalanx.storage.marks import Mark
 from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.pins import READ_BRANCH, READ_TAG, Tag, is_pinned, resolved
@@ -142,7 +143,8 @@ class Manifest(LeafListing):
     @property
     def shape(self) -> LeafShape:
         """Leaves that hold all columns, under the namespace's field ids."""
-        return AlignedLeaves(self.properties.schema, self.check_current)
+        mark = str(Mark.of("weak", self.properties))
+        return AlignedLeaves(self.properties.schema, self.check_current, mark)
 
     def _properties(self) -> Properties:
         metadata = self.dataset.metadata

@@ -129,7 +129,7 @@ class HeldTable:
         manifest = self._written()
         if isinstance(manifest, Manifest) and manifest.properties.mode == "strong":
             return manifest, functools.partial(run_alone, manifest)
-        return manifest, lambda statement: statement(main_branches(manifest))
+        return manifest, lambda statement: statement(main_branches(manifest, strong.complete))
 
     def _strong(self, manifest: Manifest) -> Manifest:
         if manifest.properties.mode != "strong":
