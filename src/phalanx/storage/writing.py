@@ -260,16 +260,10 @@ class MainBranches:
             return
         with suppress(OSError, ValueError, PhalanxError):
             publish(now, [write.object_id for write in late])
-        if len(late) == len(changed):
-            raise CommitConflict(
-                f"Cannot write to {root}: it went to strong mode meanwhile. Nothing was changed. "
-                "Write again."
-            )
         kept = [write.key for write in changed if write not in late]
         raise PartialWrite(
             f"{root} went to strong mode while it was written. Written: {named(kept)}. Not "
-            f"written: {named([write.key for write in late])}. Look at the table, and write again "
-            "what is missing."
+            f"written: {named([write.key for write in late])}. Write again what is missing."
         )
 
 
