@@ -21,6 +21,7 @@ from phalanx.model.predicate import TRUE, Predicate, columns_of
 from phalanx.model.rendering import to_lance
 from phalanx.model.rows import plain_schema, readable
 from phalanx.model.schema import Schema
+from phalanx.storage.failures import reading
 from phalanx.storage.lance_schema import is_aligned, schema_of
 from phalanx.storage.location import Location
 from phalanx.storage.path_values import PathValues, check_stored, for_leaf
@@ -66,15 +67,20 @@ class LeafScan:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The matching rows, in the leaf's order."""
-        dataset = self.location.open_leaf(self.version)
-        if self._is_plain(dataset):
-            found = self._aligned_batches(dataset)
-        else:
-            found = self._reconciled_batches(dataset)
-        yield from _limited(found, self.limit)
+        with reading(f"the partition at {self.location}"):
+            dataset = self.location.open_leaf(self.version)
+            if self._is_plain(dataset):
+                found = self._aligned_batches(dataset)
+            else:
+                found = self._reconciled_batches(dataset)
+            yield from _limited(found, self.limit)
 
     def count_rows(self) -> int:
         """How many rows match, whatever the limit; from metadata alone where all do."""
+        with reading(f"the partition at {self.location}"):
+            return self._count_rows()
+
+    def _count_rows(self) -> int:
         dataset = self.location.open_leaf(self.version)
         if self.predicate == TRUE and self.fragments is None:
             return int(dataset.count_rows())

@@ -29,7 +29,7 @@ from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
-from phalanx.storage.new_leaves import NewLeaves
+from phalanx.storage.new_leaves import NewLeaves, created_once
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.path_values import PathValues
@@ -212,8 +212,12 @@ class MainBranches:
         """Make each leaf empty by a commit of its own, which reads no data; how many they are.
 
         They stay in the manifest: who is writing to one meanwhile must not write for nothing.
+        One that something else has removed is there again, without rows.
         """
         writes = emptying(self.manifest, leaves)
+        if isinstance(self.manifest, Manifest):
+            schema = self.manifest.properties.schema
+            in_parallel(lambda write: created_once(write.location, schema), writes)
         self.commit(writes, "drop_partitions", repair)
         return len(writes)
 
