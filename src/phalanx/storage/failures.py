@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError, StorageFailure
+from phalanx.storage.forks import check_fork
 
 # Lance adds the place in its own source code.
 _SOURCE_PLACE = re.compile(r",? ?(/\S+|rust/\S+)\.rs:\d+(:\d+)?")
@@ -19,6 +20,7 @@ _WRAPPING = re.compile(r"^(?:External error: |LanceError\(\w+\): |Generic \w+ er
 @contextmanager
 def told(what: str) -> Iterator[None]:
     """Turn an error of Lance into `StorageFailure`; errors of the caller's own data pass."""
+    check_fork()
     try:
         yield
     except PhalanxError:

@@ -21,6 +21,7 @@ from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.storage.failures import plain_reason
+from phalanx.storage.forks import use_lance
 from phalanx.storage.lance_schema import ids_of, lance_schema
 from phalanx.storage.leaf_listing import LeafShape
 from phalanx.storage.location import Location
@@ -117,6 +118,7 @@ def check_storable(schema: Schema) -> None:
                     "only. Use a list instead."
                 )
     rows = plain_schema(schema).empty_table()
+    use_lance()
     try:
         stored = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}").schema
     except (OSError, ValueError) as error:

@@ -48,6 +48,8 @@ class LeafListing(ABC):
     # The columns that only the paths of the leaves hold, each with its partition field; None
     # where the leaves hold all columns.
     path_columns: Mapping[str, str] | None = None
+    # Properties that count instead of what is stored.
+    overrides: Mapping[str, str] | None = None
 
     @property
     @abstractmethod

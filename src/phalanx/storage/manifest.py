@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from phalanx.errors import (
     CommitConflict,
     NotPartitioned,
+    PhalanxError,
     StorageFailure,
     UnknownSpec,
 )
@@ -101,6 +102,20 @@ class Manifest(LeafListing):
                 "it). Check the path, or create it with phalanx.create."
             ) from None
         return cls(root, dataset, earlier, shared)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A manifest is pickled as its place and version: what Lance holds cannot be."""
+        if self._is_staged:
+            raise PhalanxError(
+                f"Cannot pickle what a transaction sees of {self.root}: nobody else sees it. "
+                "Commit it first, or send the rows."
+            )
+        return _opened_at, (self.root, self.version)
+
+    def __copy__(self) -> Manifest:
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__)
+        return view
 
     def at_version(self, version: int) -> Manifest:
         """Another version of the same manifest."""
@@ -372,6 +387,18 @@ class Manifest(LeafListing):
                 f"one of {', '.join(map(spec_namespace, self.properties.specs))}. It was written "
                 "by something else, or its properties were lost. Restore the property."
             )
+
+
+def _opened_at(root: Location, version: int) -> Manifest:
+    """A version of a manifest, in whichever process."""
+    shared = _Shared()
+    try:
+        return Manifest(root, root.child(DIRECTORY).open(version, shared.cache), shared=shared)
+    except (OSError, ValueError) as error:
+        raise StorageFailure(
+            f"Cannot open {root} as it was when it was pickled: {plain_reason(error)} A vacuum "
+            "removes old snapshots: open the table again."
+        ) from None
 
 
 def _named(object_ids: Iterable[str]) -> str:

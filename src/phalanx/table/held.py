@@ -12,8 +12,11 @@ import pyarrow as pa
 from phalanx.errors import PhalanxError
 from phalanx.model.spec import PartitionSpec
 from phalanx.storage.failures import told
+from phalanx.storage.forks import check_fork
 from phalanx.storage.hive_creation import main_branches
+from phalanx.storage.hive_root import open_root
 from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.properties import Properties
 from phalanx.table import (
@@ -86,7 +89,14 @@ class HeldTable:
     def _properties(self) -> Properties:
         return self._refreshed().properties
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A table is pickled as its place, and one as of a snapshot as its version there."""
+        if self._snapshot is not None:
+            return type(self), (self._manifest, self._snapshot)
+        return _opened_again, (type(self), self._manifest.root, self._manifest.overrides)
+
     def _refreshed(self) -> LeafListing:
+        check_fork()
         if self._snapshot is not None:
             return self._manifest
         self._manifest = self._manifest.latest()
@@ -138,3 +148,10 @@ class HeldTable:
                 "Change it with set_mode('strong')."
             )
         return manifest
+
+
+def _opened_again(
+    kind: type[HeldTable], root: Location, overrides: Mapping[str, str] | None
+) -> HeldTable:
+    """The table at a place, which may be in another process than the one that it was pickled in."""
+    return kind(open_root(Location(root.uri, root.storage_options), overrides))
