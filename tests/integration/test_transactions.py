@@ -342,6 +342,77 @@ def test_serializable_sees_phantoms(table: phalanx.Table) -> None:
     assert ("c", 53) in held(table)
 
 
+def test_a_compaction_changes_no_row_that_was_read(table: phalanx.Table) -> None:
+    for n in range(10, 16):
+        table.append(rows(("a", n), ("b", n)))
+    expected = held(table)
+    with table.transaction("serializable") as txn:
+        txn.append(rows(("c", sum(n for _, n in held(txn, "k = 'a'")))))
+        txn.delete("k = 'other'")
+        assert again(table).rewrite(rewrite_all=True, where="k IN ('a', 'b')").groups
+        again(table).create_index("n", "BTREE", min_rows=1)
+    assert [k for k, _ in held(table)].count("c") == 1
+    assert set(held(table)) >= {each for each in expected if each[0] in ("a", "b")}
+    table.evolve("k, bucket(2, n)")
+    with table.transaction("serializable") as txn:
+        # The rows are in other partitions afterwards, and the same ones.
+        before = held(txn)
+        again(table).rewrite(target_spec=2)
+        txn.append(rows(("d", len(before))))
+    assert held(table) == sorted([*before, ("d", len(before))], key=str)
+    with pytest.raises(CommitConflict, match="has read it"):
+        run(
+            table,
+            lambda txn: txn.append(rows(("c", len(held(txn, "k = 'a'"))))),
+            lambda _: again(table).rewrite(rewrite_all=True),
+            lambda _: again(table).append(rows(("a", 99))),
+            isolation="serializable",
+        )
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "append", "rollback", "drop again"])
+def test_an_append_to_a_dropped_partition(table: phalanx.Table, meanwhile: str) -> None:
+    """Appends never conflict: the partition is there again, with these rows alone."""
+    before = held(table, "k = 'a'")
+    other = again(table)
+    with table.transaction() as txn:
+        txn.append(rows(("a", 70), ("b", 70)))
+        other.drop_partitions("k = 'a'")
+        if meanwhile in ("append", "drop again"):
+            other.append(rows(("a", 60)))
+        if meanwhile == "drop again":
+            other.drop_partitions("k = 'a'")
+        if meanwhile == "rollback":
+            snapshot = other.newest_snapshot
+            assert snapshot is not None
+            other.rollback(snapshot - 1)
+    kept = {"append": [("a", 60)], "rollback": before}.get(meanwhile, [])
+    assert held(table, "k = 'a'") == sorted([*kept, ("a", 70)], key=str)
+    assert on_main(table) == held(table)
+    assert ("b", 70) in held(table)
+    newest = table.newest_snapshot
+    assert newest is not None
+    changes = table.changes(newest - 1).to_arrow()
+    assert sorted(zip(changes["k"].to_pylist(), changes["_change"].to_pylist(), strict=True)) == [
+        ("a", "insert"),
+        ("b", "insert"),
+    ]
+    assert held(table.at(2), "k = 'a'") == before
+    table.vacuum(timedelta(0))
+    assert held(again(table), "k = 'a'") == sorted([*kept, ("a", 70)], key=str)
+
+
+def test_who_removes_rows_of_a_dropped_partition_is_told(table: phalanx.Table) -> None:
+    with pytest.raises(CommitConflict, match="removed it"):
+        run(
+            table,
+            lambda txn: txn.append(rows(("a", 70))),
+            lambda txn: txn.delete("k = 'a' AND n = 1"),
+            lambda _: again(table).drop_partitions("k = 'a'"),
+        )
+    assert held(table, "k = 'a'") == []
+
+
 def test_write_skew(table: phalanx.Table) -> None:
     """Both read both partitions, and each empties one: only `serializable` refuses that."""
     table.overwrite(rows(("a", 1), ("b", 1)))
