@@ -113,13 +113,14 @@ def commit(
 
 
 def _is_torn(dataset: lance.LanceDataset, results: Sequence[Compacted]) -> bool:
-    """Whether rows that an index covers come into one file with others: Lance keeps no such index.
+    """Whether rows of a part of an index come into one file with others: Lance keeps no such part.
 
     Else it puts the new places of the rows into the index.
     """
     return any(
-        0 < len(index.covered & {old.id for old in each.old}) < len(each.old)
+        0 < len(segment.fragments & {old.id for old in each.old}) < len(each.old)
         for index in described(dataset)
+        for segment in index.segments
         for each in results
     )
 

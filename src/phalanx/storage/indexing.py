@@ -134,7 +134,7 @@ def build(location: Location, version: int, want: Wanted, schema: Schema) -> Bui
     assert path is not None
     try:
         made = dataset.create_index_uncommitted(
-            path[0],
+            ".".join(path),
             spec.kind,
             name=spec.name,
             replace=True,
