@@ -19,6 +19,7 @@ from phalanx.errors import PhalanxError
 from phalanx.model.binding import bind
 from phalanx.model.predicate import TRUE
 from phalanx.storage.lance_schema import schema_of
+from phalanx.storage.late_commits import FIRST_DETACHED
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import SEPARATOR
@@ -32,7 +33,7 @@ from phalanx.storage.objects import (
     runtime_properties,
 )
 from phalanx.storage.properties import format_properties
-from phalanx.storage.publishing import FIRST_DETACHED, shows
+from phalanx.storage.publishing import shows
 from phalanx.storage.reading import LeafScan
 
 _STORAGE_OPTION = "storage."

@@ -77,13 +77,14 @@ def test_counters_beside_vacuum(race: Race) -> None:
     assert anomalies(history, "snapshot") == []
 
 
-def test_counters_beside_rewrites(race: Race) -> None:
+@pytest.mark.parametrize("isolation", ["snapshot", "serializable"])
+def test_counters_beside_rewrites(race: Race, isolation: str) -> None:
     """Files are written anew while others add and remove rows of the same files."""
     processes, each = (4, 40) if SOAK else (2, 5)
     table = create(race, KEYS, 0)
     run(
         race,
-        *((count, (number, each, KEYS, "snapshot")) for number in range(processes)),
+        *((count, (number, each, KEYS, isolation)) for number in range(processes)),
         (rewrite, (20 if SOAK else 3,)),
         longest=LONGEST,
     )
@@ -95,7 +96,7 @@ def test_counters_beside_rewrites(race: Race) -> None:
     assert len(rows) == len(KEYS) + sum(len(one.writes) for one in committed)
     operations = table.snapshots()["operation"].to_pylist()
     assert operations.count("rewrite") == len(operations) - len(committed) - 2 > 0
-    found = anomalies(history, "snapshot", versions_in(table, 2))
+    found = anomalies(history, isolation, versions_in(table, 2))
     # The snapshots of rewrites are no transaction's.
     assert [each for each in found if each.rule is not Rule.MISSING_SNAPSHOT] == []
 

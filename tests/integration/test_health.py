@@ -18,6 +18,7 @@ import phalanx
 from integration.shell import run, run_json
 from integration.stores import Store
 from phalanx.errors import PhalanxError
+from phalanx.storage import files
 from phalanx.storage.location import Location
 from phalanx.table import health as health_module
 from phalanx.table.findings import KINDS, Finding, Health
@@ -386,3 +387,52 @@ def test_a_terminal_obeys_no_value(tmp_path: Path) -> None:
     shown = run("describe", uri, "--health").stdout
     assert "\x1b" not in shown
     assert r"k=\x1b[31mred" in shown
+
+
+# ── what storage does not have ───────────────────────────────────────────────────────────────
+
+
+@both_modes
+@pytest.mark.parametrize("gone", ["everything", "_versions", "data"])
+def test_what_is_missing_is_a_finding(root: str, store: Store, mode: str, gone: str) -> None:
+    table = made(root, store, mode, keys="abc")
+    place = table.plan("k = 'b'").partitions[0].location
+    folder = files.Folder(Location.of(place, store.storage_options))
+    paths = [file.path for file in folder.files()]
+    folder.delete([path for path in paths if gone == "everything" or path.startswith(gone)])
+    opened = phalanx.open(root, storage_options=store.storage_options)
+    # Fewer rows than there were before, and no error, would be the worst.
+    with pytest.raises(PhalanxError, match="not there"):
+        opened.scan().to_arrow()
+    kind = "missing-files" if gone == "data" else "missing-partitions"
+    found = only(opened.health(), kind)
+    assert place in found.message
+    assert found.figures["partitions"] == 1
+    assert found.python == """table.drop_partitions("k = 'b'")"""
+    assert eval(found.python, {"table": opened}) == 1
+    after = kinds(opened.health())
+    if mode == "strong" and gone != "data":
+        assert after == ["missing-history"]
+        opened.vacuum(timedelta(0))
+    assert kinds(opened.health()) == []
+    opened.append(rows("b", 100))
+    assert opened.scan().count_rows() == 21
+
+
+def test_health_beside_a_vacuum(root: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot that it was about to look at is removed: it looks at the newest one."""
+    table = made(root, store, "strong")
+    other = phalanx.open(root, storage_options=store.storage_options)
+    times: list[int] = []
+    plan = health_module.planned
+
+    def slow(*arguments: Any) -> Any:
+        times.append(len(times))
+        if len(times) == 1:
+            other.overwrite(rows("a", 1))
+            other.vacuum(timedelta(0))
+        return plan(*arguments)
+
+    monkeypatch.setattr(health_module, "planned", slow)
+    assert kinds(table.health()) == []
+    assert len(times) == 2

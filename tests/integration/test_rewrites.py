@@ -356,3 +356,26 @@ def test_lance_makes_tasks_of_what_is_written_down(tmp_path: Path) -> None:
     done = compacting.compact(Location.of(root), dataset.version, [1, 3], 100)
     assert [each.id for each in done.old] == [1, 3]
     assert [each.physical_rows for each in done.new] == [2]
+
+
+def test_files_that_are_gone_before_they_are_read_are_planned_again(
+    root: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(root, store, "weak", keys="a")
+    other = phalanx.open(root, storage_options=store.storage_options)
+    plan = rewriting.planned
+    times: list[int] = []
+
+    def slow(*arguments: Any) -> Any:
+        found = plan(*arguments)
+        times.append(len(times))
+        if len(times) == 1:
+            # No fragment that was planned is there afterwards.
+            other.delete("n < 20")
+        return found
+
+    monkeypatch.setattr(rewriting, "planned", slow)
+    done = table.rewrite(rewrite_all=True)
+    assert (done.groups, done.dropped, len(times)) == (1, (), 2)
+    assert held(table) == Counter(("a", n) for n in range(20, 60))
+    assert files_of(table) == {"a": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +16,14 @@ import lance_namespace
 import lancedb
 import pyarrow as pa
 import pytest
-from lance import LanceOperation
+from lance import LanceDataset, LanceOperation
 from lance_namespace import ListNamespacesRequest, ListTablesRequest
 
 import phalanx
 from integration.job_races import append_in_turns
 from integration.stores import Store
 from phalanx.errors import CommitConflict, ForeignWrite, PartialWrite, PhalanxError
-from phalanx.storage import head
+from phalanx.storage import head, leaf
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert, upsert
 from phalanx.storage.publishing import publish
@@ -339,6 +340,77 @@ def test_serializable_sees_phantoms(table: phalanx.Table) -> None:
         txn.append(rows(("c", sum(n for _, n in held(txn, "k = 'a'")))))
         again(table).append(rows(("b", 1), ("other", 1)))
     assert ("c", 53) in held(table)
+
+
+def test_a_compaction_changes_no_row_that_was_read(table: phalanx.Table) -> None:
+    for n in range(10, 16):
+        table.append(rows(("a", n), ("b", n)))
+    expected = held(table)
+    with table.transaction("serializable") as txn:
+        txn.append(rows(("c", sum(n for _, n in held(txn, "k = 'a'")))))
+        txn.delete("k = 'other'")
+        assert again(table).rewrite(rewrite_all=True, where="k IN ('a', 'b')").groups
+        again(table).create_index("n", "BTREE", min_rows=1)
+    assert [k for k, _ in held(table)].count("c") == 1
+    assert set(held(table)) >= {each for each in expected if each[0] in ("a", "b")}
+    table.evolve("k, bucket(2, n)")
+    with table.transaction("serializable") as txn:
+        # The rows are in other partitions afterwards, and the same ones.
+        before = held(txn)
+        again(table).rewrite(target_spec=2)
+        txn.append(rows(("d", len(before))))
+    assert held(table) == sorted([*before, ("d", len(before))], key=str)
+    with pytest.raises(CommitConflict, match="has read it"):
+        run(
+            table,
+            lambda txn: txn.append(rows(("c", len(held(txn, "k = 'a'"))))),
+            lambda _: again(table).rewrite(rewrite_all=True),
+            lambda _: again(table).append(rows(("a", 99))),
+            isolation="serializable",
+        )
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "append", "rollback", "drop again"])
+def test_an_append_to_a_dropped_partition(table: phalanx.Table, meanwhile: str) -> None:
+    """Appends never conflict: the partition is there again, with these rows alone."""
+    before = held(table, "k = 'a'")
+    other = again(table)
+    with table.transaction() as txn:
+        txn.append(rows(("a", 70), ("b", 70)))
+        other.drop_partitions("k = 'a'")
+        if meanwhile in ("append", "drop again"):
+            other.append(rows(("a", 60)))
+        if meanwhile == "drop again":
+            other.drop_partitions("k = 'a'")
+        if meanwhile == "rollback":
+            snapshot = other.newest_snapshot
+            assert snapshot is not None
+            other.rollback(snapshot - 1)
+    kept = {"append": [("a", 60)], "rollback": before}.get(meanwhile, [])
+    assert held(table, "k = 'a'") == sorted([*kept, ("a", 70)], key=str)
+    assert on_main(table) == held(table)
+    assert ("b", 70) in held(table)
+    newest = table.newest_snapshot
+    assert newest is not None
+    changes = table.changes(newest - 1).to_arrow()
+    assert sorted(zip(changes["k"].to_pylist(), changes["_change"].to_pylist(), strict=True)) == [
+        ("a", "insert"),
+        ("b", "insert"),
+    ]
+    assert held(table.at(2), "k = 'a'") == before
+    table.vacuum(timedelta(0))
+    assert held(again(table), "k = 'a'") == sorted([*kept, ("a", 70)], key=str)
+
+
+def test_who_removes_rows_of_a_dropped_partition_is_told(table: phalanx.Table) -> None:
+    with pytest.raises(CommitConflict, match="removed it"):
+        run(
+            table,
+            lambda txn: txn.append(rows(("a", 70))),
+            lambda txn: txn.delete("k = 'a' AND n = 1"),
+            lambda _: again(table).drop_partitions("k = 'a'"),
+        )
+    assert held(table, "k = 'a'") == []
 
 
 def test_write_skew(table: phalanx.Table) -> None:
@@ -672,8 +744,99 @@ def test_a_weak_writer_notices_the_new_mode(
         table.append(rows(("a", 2)))
     monkeypatch.undo()
     assert held(table) == [("a", 1)]
-    with pytest.raises(ForeignWrite):
+    table.append(rows(("a", 3)))
+    assert held(table) == [("a", 1), ("a", 3)]
+    assert table.partition(k="a").count_rows() == 2
+    location = table.plan().partitions[0].location
+    main = lance.dataset(location, storage_options=store.storage_options)
+    assert sorted(main.to_table()["n"].to_pylist()) == [1, 3]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_late_weak_commit_blocks_nothing(
+    root: str, store: Store, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """Of two partitions one is committed in time; the other late, perhaps by a writer that dies."""
+    table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
+    table.append(rows(("a", 1), ("b", 1)))
+    other = again(table)
+    commit = leaf.commit
+
+    def slow(location: Any, *arguments: Any, **options: Any) -> Any:
+        if "b" in places[location.uri]:
+            while not in_time:
+                time.sleep(0.001)
+            other.set_mode("strong")
+        done = commit(location, *arguments, **options)
+        in_time.append(location)
+        if dies and len(in_time) == 2:
+            raise KeyboardInterrupt
+        return done
+
+    places = {each.location: each.key.values for each in table.plan().partitions}
+    in_time: list[Any] = []
+    monkeypatch.setattr(leaf, "commit", slow)
+    expected = KeyboardInterrupt if dies else PartialWrite
+    with pytest.raises(expected, match=None if dies else r"Written: v1\('a',\)\. Not .*v1\('b',\)"):
+        table.append(rows(("a", 2), ("b", 2)))
+    monkeypatch.undo()
+    assert held(table) == [("a", 1), ("a", 2), ("b", 1)]
+    table.delete("k = 'b'")
+    table.append(rows(("b", 3)))
+    table.set_mode("weak")
+    assert held(table) == [("a", 1), ("a", 2), ("b", 3)]
+    assert not [each for each in table.health() if each.kind == "foreign-writes"]
+
+
+def test_a_strangers_write_below_a_late_one_is_told(
+    root: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
+    table.append(rows(("a", 1)))
+    other, location = again(table), table.plan().partitions[0].location
+    write = phalanx.table.arrivals.write_rows
+
+    def slow(*arguments: Any) -> Any:
+        other.set_mode("strong")
+        lance.write_dataset(
+            rows(("a", 7)), location, mode="append", storage_options=store.storage_options
+        )
+        return write(*arguments)
+
+    monkeypatch.setattr(phalanx.table.arrivals, "write_rows", slow)
+    with pytest.raises(PartialWrite):
+        table.append(rows(("a", 2)))
+    monkeypatch.undo()
+    with pytest.raises(ForeignWrite, match="past Phalanx"):
         table.append(rows(("a", 3)))
+
+
+def test_a_late_restore_is_undone(root: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer is slow to bring main along; meanwhile the table is weak, and is written."""
+    table = phalanx.create(
+        root, SCHEMA, ["k"], transaction="strong", storage_options=store.storage_options
+    )
+    table.append(rows(("a", 1)))
+    weak, commit = again(table), LanceDataset.commit
+    times: list[int] = []
+
+    def slow(dataset: Any, operation: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(operation, LanceOperation.Restore):
+            times.append(len(times))
+            if len(times) == 1:
+                weak.set_mode("weak")
+                weak.append(rows(("a", 3)))
+                weak.delete("n = 1")
+            elif len(times) == 3:
+                # While the `Restore` is undone.
+                weak.append(rows(("a", 4)))
+        return commit(dataset, operation, *arguments, **options)
+
+    monkeypatch.setattr(LanceDataset, "commit", slow)
+    table.append(rows(("a", 2)))
+    monkeypatch.undo()
+    assert len(times) == 4
+    assert held(table) == [("a", 2), ("a", 3), ("a", 4)]
 
 
 # ── readers ──────────────────────────────────────────────────────────────────────────────────

@@ -19,10 +19,10 @@ from lance import LanceDataset, LanceOperation
 
 import phalanx
 from integration.stores import Store
-from phalanx.errors import CommitConflict, ForeignWrite, PhalanxError
+from phalanx.errors import CommitConflict, ForeignWrite, PhalanxError, StorageFailure
 from phalanx.storage import files, leaf
 from phalanx.storage.head import Head, head_of
-from phalanx.storage.location import session
+from phalanx.storage.location import Location, session
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import leaf_directory
 from phalanx.table import staged, strong
@@ -988,6 +988,50 @@ def test_going_strong_meanwhile(weak: phalanx.Table, monkeypatch: pytest.MonkeyP
     with pytest.raises(CommitConflict, match="went to strong mode"):
         weak.vacuum(NOTHING)
     assert held(weak.at(1)) == [("a", 2), ("a", 3), ("c", 3)]
+
+
+# ── readers ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", ["weak", "strong"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda scan: scan.to_arrow(),
+        lambda scan: list(scan.to_batches()),
+        lambda scan: scan.count_rows(),
+        lambda scan: scan.to_reader().read_all(),
+    ],
+)
+def test_a_reader_is_told_what_a_vacuum_removed(
+    root: str,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    read: Callable[[phalanx.Scan], object],
+) -> None:
+    """The leaf is open, and its files are gone before they are read."""
+    monkeypatch.setattr(vacuuming, "LONGEST_WEAK_WRITE", NOTHING)
+    table = phalanx.create(
+        root, SCHEMA, ["k"], transaction=mode, storage_options=store.storage_options
+    )
+    table.append(rows(("a", 1), ("a", 2)))
+    scan, other, opened = table.scan("n > 0"), again(table), Location.open_leaf
+    removed: list[bool] = []
+
+    def slow(self: Location, version: int | None = None) -> Any:
+        dataset = opened(self, version)
+        if not removed:
+            removed.append(True)
+            other.overwrite(rows(("a", 3)))
+            pause(other)
+            other.vacuum(NOTHING)
+        return dataset
+
+    monkeypatch.setattr(Location, "open_leaf", slow)
+    with pytest.raises(StorageFailure, match="vacuum removed the version that was being read"):
+        read(scan)
+    assert held(table) == [("a", 3)]
 
 
 # ── an object store, whatever the tests run on ───────────────────────────────────────────────

@@ -176,7 +176,7 @@ def declared(
                 "on."
             )
         fewest = min_rows
-    field_id = schema.id_of((field.name,))
+    field_id = schema.id_of(tuple(field.name.split(".")))
     made = IndexSpec("", field_id, known, _frozen(chosen), fewest)
     for other in indexes:
         if other.family == made.family:

@@ -147,6 +147,36 @@ def plain_schema(schema: Schema) -> pa.Schema:
     return without_ids(schema.arrow)
 
 
+@lru_cache(maxsize=256)
+def chosen_schema(schema: Schema, names: tuple[str, ...]) -> pa.Schema:
+    """The schema of rows with these columns; a field inside structs goes by its path, as 's.t'."""
+    return pa.schema([chosen_field(plain_schema(schema), name) for name in names])
+
+
+def chosen_field(schema: pa.Schema, name: str) -> pa.Field:
+    """A column of a schema, or a field inside one, which has its whole path as its name."""
+    top, *inside = name.split(".")
+    field = schema.field(top)
+    if not inside:
+        return field
+    nullable = field.nullable
+    for part in inside:
+        field = field.type.field(part)
+        nullable = nullable or field.nullable
+    return field.with_name(name).with_nullable(nullable)
+
+
+def chosen_column(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
+    """A column of some rows, or a field inside one: NULL where what it is in is NULL."""
+    if name in rows.schema.names:
+        return rows.column(name)
+    top, *inside = name.split(".")
+    found = rows.column(top)
+    for part in inside:
+        found = pc.struct_field(found, part)
+    return found
+
+
 def is_short(kind: pa.DataType) -> bool:
     """Whether each value of this type takes a few bytes."""
     return bool(pt.is_primitive(kind)) or bool(pt.is_boolean(kind))

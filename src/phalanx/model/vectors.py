@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSchema, PhalanxError, SchemaMismatch, shown
+from phalanx.model.rows import chosen_schema
 from phalanx.model.schema import Schema
 
 Vectors = npt.NDArray[Any]
@@ -34,14 +35,14 @@ def is_vector(kind: pa.DataType) -> bool:
 
 
 def searched_column(name: object, schema: Schema) -> pa.Field:
-    """The column of this name, as a whole."""
+    """The column of this name, or the field inside structs, which goes by its whole path."""
     if not isinstance(name, str):
         raise SchemaMismatch(f"Cannot search the column {name!r}: expected a name.")
     try:
-        (found,) = schema.resolve((name,))
+        path = schema.resolve((name,))
     except InvalidSchema as error:
         raise SchemaMismatch(f"Cannot search the column {name!r}: {error}") from None
-    return schema.arrow.field(found)
+    return chosen_schema(schema, (".".join(path),)).field(0)
 
 
 def metrics_of(kind: pa.DataType) -> tuple[str, ...]:

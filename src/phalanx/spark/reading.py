@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from phalanx.errors import PhalanxError, SchemaMismatch
+from phalanx.model.rows import chosen_field
 from phalanx.model.schema import Schema
 from phalanx.spark.failures import in_one_line, told_in_one_line
 from phalanx.spark.options import Options
@@ -149,9 +150,10 @@ def check_schema(schema: StructType, stored: pa.Schema, uri: str) -> None:
 
 
 def _column(stored: pa.Schema, name: str, uri: str) -> pa.Field:
-    if name not in stored.names:
+    try:
+        return chosen_field(stored, name)
+    except (KeyError, AttributeError, TypeError):
         raise SchemaMismatch(
             f"Cannot read column {name!r}: {uri} has {', '.join(stored.names)}. Load the table "
             "anew."
-        )
-    return stored.field(name)
+        ) from None

@@ -16,7 +16,7 @@ from pyspark.sql import types as st
 from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.model.indexes import is_text
 from phalanx.model.ranking import Hits
-from phalanx.model.rows import plain_schema
+from phalanx.model.rows import chosen_schema
 from phalanx.model.vectors import query_vectors, searched_column
 from phalanx.planning.search_options import SearchOptions, checked_count
 from phalanx.spark.failures import in_one_line
@@ -84,7 +84,7 @@ def search(
     _check_names(queries, searcher, measure)
     hits = pa.schema(
         [
-            *(plain_schema(properties.schema).field(name) for name in searcher.columns),
+            *chosen_schema(properties.schema, searcher.columns),
             pa.field(measure, pa.float32(), nullable=False),
         ]
     )

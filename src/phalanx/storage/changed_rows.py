@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from phalanx.model.evaluation import matches
 from phalanx.model.predicate import TRUE
 from phalanx.model.rendering import to_lance
-from phalanx.model.rows import plain_schema, readable
+from phalanx.model.rows import chosen_column, chosen_schema, plain_schema, readable
 from phalanx.model.schema import Schema
 from phalanx.storage.lance_schema import is_aligned, schema_of
 from phalanx.storage.leaf import OFFSET_MASK
@@ -84,7 +84,7 @@ class ChangedRows:
         file = file_of(fragment.metadata)
         for batch, places in self._matching(dataset, fragment):
             if len(places):
-                columns = [batch.column(name) for name in self.scan.columns]
+                columns = [chosen_column(batch, name) for name in self.scan.columns]
                 yield pa.RecordBatch.from_arrays(
                     [*columns, *self._told(file, places)], schema=self.schema
                 )
@@ -110,7 +110,8 @@ class ChangedRows:
         if not in_line or self.unchanged is not None:
             # Lance filters only what it scans, by the names that the leaf has.
             inner, rest = TRUE, scan.predicate
-        wanted = {*scan.columns, *columns_read(rest, scan.schema)}
+        tops = (name.partition(".")[0] for name in scan.columns)
+        wanted = {*tops, *columns_read(rest, scan.schema)}
         names = tuple(name for name in scan.schema.names if name in wanted)
         stored = list(names) if in_line else _stored(schema_of(dataset), scan.schema, names)
         if self.unchanged is not None:
@@ -153,8 +154,7 @@ class ChangedRows:
 
 def told_schema(schema: Schema, columns: Sequence[str]) -> pa.Schema:
     """These columns of a table, and what is told of every row."""
-    plain = plain_schema(schema)
-    return pa.schema([*(plain.field(name) for name in columns), *TOLD])
+    return pa.schema([*chosen_schema(schema, tuple(columns)), *TOLD])
 
 
 def fragment_of(dataset: lance.LanceDataset, number: int) -> lance.LanceFragment:

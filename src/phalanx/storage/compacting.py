@@ -91,7 +91,7 @@ def _replace(
 
 
 def commit(
-    location: Location, results: Sequence[Compacted], check: Callable[[], None]
+    location: Location, results: Sequence[Compacted], check: Callable[[], None], mark: str | None
 ) -> list[Compacted]:
     """Put the new files in the place of the old ones on the leaf's main branch, in one commit.
 
@@ -103,8 +103,8 @@ def commit(
         check()
         dataset = location.open_leaf()
         left = unchanged(dataset, results)
-        if left and _is_torn(dataset, left):
-            _replace(location, dataset, left)
+        if left and (not dataset.has_index or _is_torn(dataset, left)):
+            _replace(location, dataset, left, commit_message=mark)
         elif left:
             Compaction.commit(dataset, [each.result for each in left])
         return left
@@ -113,13 +113,14 @@ def commit(
 
 
 def _is_torn(dataset: lance.LanceDataset, results: Sequence[Compacted]) -> bool:
-    """Whether rows that an index covers come into one file with others: Lance keeps no such index.
+    """Whether rows of a part of an index come into one file with others: Lance keeps no such part.
 
     Else it puts the new places of the rows into the index.
     """
     return any(
-        0 < len(index.covered & {old.id for old in each.old}) < len(each.old)
+        0 < len(segment.fragments & {old.id for old in each.old}) < len(each.old)
         for index in described(dataset)
+        for segment in index.segments
         for each in results
     )
 

@@ -9,15 +9,18 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError, StorageFailure, without_secrets
+from phalanx.storage.forks import check_fork
 
 # Lance adds the place in its own source code.
 _SOURCE_PLACE = re.compile(r",? ?(/\S+|rust/\S+)\.rs:\d+(:\d+)?")
+_GONE = re.compile(r"not found|no such file|not there", re.IGNORECASE)
 _WRAPPING = re.compile(r"^(?:External error: |LanceError\(\w+\): |Generic \w+ error: )+")
 
 
 @contextmanager
 def told(what: str) -> Iterator[None]:
     """Turn an error of Lance into `StorageFailure`; errors of the caller's own data pass."""
+    check_fork()
     try:
         yield
     except PhalanxError:
@@ -26,6 +29,29 @@ def told(what: str) -> Iterator[None]:
         if not is_lances(error):
             raise
         raise StorageFailure(f"Cannot {what}: {plain_reason(error)}") from error
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """While files of a leaf are read: whatever fails below Phalanx, and why a file may be gone."""
+    try:
+        yield
+    except PhalanxError:
+        raise
+    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        if not is_gone(error):
+            raise StorageFailure(f"Cannot read {what}: {plain_reason(error)}") from error
+        raise StorageFailure(
+            f"Cannot read {what}: a file of it is not there any more. A vacuum removed the version "
+            "that was being read, or something removed files past Phalanx. Read the table again; "
+            "if that fails too, restore the files from a copy. The file: "
+            f"{plain_reason(error)}"
+        ) from error
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether the error says that a file, or a version of a leaf, is not there."""
+    return _GONE.search(str(error)) is not None
 
 
 def is_lances(error: BaseException) -> bool:

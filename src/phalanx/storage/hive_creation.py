@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from phalanx.storage.hive_files import HiveFiles
 from phalanx.storage.hive_root import HiveRoot, manifest_properties, open_root, stored_properties
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location, new_cache
-from phalanx.storage.manifest import DIRECTORY
+from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.new_leaves import NewLeaves, created_once
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.races import is_lost_race
@@ -91,6 +91,7 @@ class HiveBranches(MainBranches):
             self.manifest = now
 
 
-def main_branches(manifest: LeafListing) -> MainBranches:
-    """The leaves of a table as weak mode writes them."""
-    return HiveBranches(manifest) if isinstance(manifest, HiveRoot) else MainBranches(manifest)
+def main_branches(manifest: LeafListing, complete: Callable[[Manifest], Manifest]) -> MainBranches:
+    """The leaves of a table as weak mode writes them; `complete` ends a change of the mode."""
+    kind = HiveBranches if isinstance(manifest, HiveRoot) else MainBranches
+    return kind(manifest, complete)

@@ -41,6 +41,8 @@ class StoredColumns:
 
     schema: Schema
     in_path: Collection[str]
+    # There is no strong mode in this layout.
+    mark: None = None
 
     def opened(self, location: Location) -> lance.LanceDataset:
         """The newest version of a leaf."""

@@ -134,7 +134,7 @@ def build(location: Location, version: int, want: Wanted, schema: Schema) -> Bui
     assert path is not None
     try:
         made = dataset.create_index_uncommitted(
-            path[0],
+            ".".join(path),
             spec.kind,
             name=spec.name,
             replace=True,
@@ -180,7 +180,7 @@ def stage(location: Location, dataset: lance.LanceDataset, results: Sequence[Bui
 
 
 def commit(
-    location: Location, results: Sequence[BuiltIndex], check: Callable[[], None]
+    location: Location, results: Sequence[BuiltIndex], check: Callable[[], None], mark: str | None
 ) -> list[BuiltIndex]:
     """Put the new parts on the leaf's main branch, in one commit; those that still fit."""
 
@@ -189,7 +189,7 @@ def commit(
         dataset = location.open_leaf()
         left = still_fitting(dataset, results)
         if left:
-            _commit(location, dataset, left)
+            _commit(location, dataset, left, commit_message=mark)
         return left
 
     return until_won(attempt)

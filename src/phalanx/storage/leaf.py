@@ -21,6 +21,7 @@ from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
 from phalanx.storage.failures import plain_reason
+from phalanx.storage.forks import use_lance
 from phalanx.storage.lance_schema import ids_of, lance_schema
 from phalanx.storage.leaf_listing import LeafShape
 from phalanx.storage.location import Location
@@ -117,6 +118,7 @@ def check_storable(schema: Schema) -> None:
                     "only. Use a list instead."
                 )
     rows = plain_schema(schema).empty_table()
+    use_lance()
     try:
         stored = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}").schema
     except (OSError, ValueError) as error:
@@ -154,6 +156,14 @@ class Prepared:
     found: Change
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a change did to a leaf: how many rows went, and the versions of main that it made."""
+
+    removed: int
+    versions: tuple[int, ...] = ()
+
+
 def prepare(location: Location, shape: LeafShape, deletion: Deletion | None) -> Prepared:
     """Find the rows to remove from the newest version; nothing is committed."""
     dataset = shape.opened(location)
@@ -168,18 +178,20 @@ def commit(
     prepared: Prepared,
     *,
     replaces: bool = True,
-) -> int:
+) -> Done:
     """Add written files and remove rows on the leaf's main branch, in one commit.
 
-    Returns the number of rows removed. They are found anew when another writer was first. With
-    `replaces` the files stand for all that matches, also for what came to the leaf meanwhile.
+    Rows to remove are found anew when another writer was first. With `replaces` the files stand
+    for all that matches, also for what came to the leaf meanwhile.
     """
     new = tuple(fragments)
     overtaken = False
+    versions: list[int] = []
     ready: Prepared | None = prepared
 
     def attempt() -> int:
         nonlocal overtaken, ready
+        versions.clear()
         if ready is None and not new:
             ready = prepare(location, shape, deletion)
         if ready is None:
@@ -196,18 +208,21 @@ def commit(
                 dataset,
                 change.operation(),
                 read_version=dataset.version,
+                commit_message=shape.mark,
                 **location.write_options,
             )
             overtaken = committed.version > dataset.version + 1
+            versions.append(int(committed.version))
         return found.rows_removed
 
     removed = until_won(attempt)
     if replaces and overtaken and new and deletion is not None:
-        return removed + _remove_others(location, new, deletion)
-    return removed
+        others = _remove_others(location, new, deletion, shape.mark)
+        return Done(removed + others.removed, (*versions, *others.versions))
+    return Done(removed, tuple(versions))
 
 
-def take_back(location: Location, fragments: Iterable[FragmentMetadata]) -> None:
+def take_back(location: Location, fragments: Iterable[FragmentMetadata], mark: str | None) -> None:
     """Remove files that were just added to the leaf's main branch, with all their rows."""
     paths = {file.path for fragment in fragments for file in fragment.files}
 
@@ -223,6 +238,7 @@ def take_back(location: Location, fragments: Iterable[FragmentMetadata]) -> None
                 dataset,
                 Change(removed=tuple(ours)).operation(),
                 read_version=dataset.version,
+                commit_message=mark,
                 **location.write_options,
             )
 
@@ -233,7 +249,8 @@ def _remove_others(
     location: Location,
     ours: tuple[FragmentMetadata, ...],
     deletion: Deletion,
-) -> int:
+    mark: str | None,
+) -> Done:
     """Remove what another writer added between the reading of a leaf and its replacement.
 
     Where there was nothing to remove, Lance sees no conflict between two replacements. What came
@@ -241,12 +258,12 @@ def _remove_others(
     """
     paths = {file.path for fragment in ours for file in fragment.files}
 
-    def attempt() -> int:
+    def attempt() -> Done:
         dataset = location.open_leaf()
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         own = [each.id for each in fragments if any(file.path in paths for file in each.files)]
         if not own:
-            return 0
+            return Done(0)
         # Lance numbers fragments in the order of their commits.
         kept = {each.id for each in fragments if each.id >= min(own)}
         found = deletion(dataset)
@@ -255,13 +272,18 @@ def _remove_others(
             removed=tuple(number for number in found.removed if number not in kept),
         )
         if change.is_nothing:
-            return 0
-        LanceDataset.commit(
-            dataset, change.operation(), read_version=dataset.version, **location.write_options
+            return Done(0)
+        committed = LanceDataset.commit(
+            dataset,
+            change.operation(),
+            read_version=dataset.version,
+            commit_message=mark,
+            **location.write_options,
         )
         gone = {each.id: each.num_rows for each in change.updated}
         before = {each.id: each.num_rows for each in fragments}
-        return sum(before[number] - gone.get(number, 0) for number in {*gone, *change.removed})
+        removed = sum(before[number] - gone.get(number, 0) for number in {*gone, *change.removed})
+        return Done(removed, (int(committed.version),))
 
     return until_won(attempt)
 

@@ -27,6 +27,10 @@ Leaves: TypeAlias = dict[int, pa.Table]
 class LeafShape(Protocol):
     """What a leaf must look like for files to be written into it."""
 
+    @property
+    def mark(self) -> str | None:
+        """What commits to a leaf's main branch carry, where they are told from a stranger's."""
+
     def opened(self, location: Location) -> lance.LanceDataset:
         """The newest version of a leaf, in this shape."""
 
@@ -44,6 +48,8 @@ class LeafListing(ABC):
     # The columns that only the paths of the leaves hold, each with its partition field; None
     # where the leaves hold all columns.
     path_columns: Mapping[str, str] | None = None
+    # Properties that count instead of what is stored.
+    overrides: Mapping[str, str] | None = None
 
     @property
     @abstractmethod

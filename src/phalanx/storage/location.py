@@ -13,6 +13,7 @@ import lance
 
 from phalanx.errors import PhalanxError, shown
 from phalanx.model.locations import SCHEME, resolved
+from phalanx.storage.forks import use_lance
 
 # A scheme without its two slashes, and the store of which every process has its own.
 _ODD_SCHEME = re.compile(r"memory://|(?:file|s3|gs|az|abfss?|https?):(?!//)", re.IGNORECASE)
@@ -69,6 +70,7 @@ class Location:
         A cache knows a version by its path and number: one of a table that was made anew at the
         same path must not be known already.
         """
+        use_lance()
         return lance.dataset(
             self.uri,
             version=version,
@@ -125,6 +127,7 @@ def canonical(place: str) -> str:
 
 def new_cache() -> Any:
     """A cache of Lance metadata that knows nothing yet."""
+    use_lance()
     return lance.Session()  # type: ignore[attr-defined]
 
 

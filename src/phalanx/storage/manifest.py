@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from phalanx.errors import (
     CommitConflict,
     NotPartitioned,
+    PhalanxError,
     StorageFailure,
     UnknownSpec,
 )
@@ -29,6 +30,7 @@ from phalanx.storage.leaf_listing import LeafListing, LeafShape
 from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest_rows import ADDRESS
+from phalanx.storage.marks import Mark
 from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.pins import READ_BRANCH, READ_TAG, Tag, is_pinned, resolved
@@ -101,6 +103,20 @@ class Manifest(LeafListing):
             ) from None
         return cls(root, dataset, earlier, shared)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A manifest is pickled as its place and version: what Lance holds cannot be."""
+        if self._is_staged:
+            raise PhalanxError(
+                f"Cannot pickle what a transaction sees of {self.root}: nobody else sees it. "
+                "Commit it first, or send the rows."
+            )
+        return _opened_at, (self.root, self.version)
+
+    def __copy__(self) -> Manifest:
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__)
+        return view
+
     def at_version(self, version: int) -> Manifest:
         """Another version of the same manifest."""
         return Manifest(self.root, self._opened(version), shared=_Shared(cache=self._shared.cache))
@@ -142,7 +158,8 @@ class Manifest(LeafListing):
     @property
     def shape(self) -> LeafShape:
         """Leaves that hold all columns, under the namespace's field ids."""
-        return AlignedLeaves(self.properties.schema, self.check_current)
+        mark = str(Mark.of("weak", self.properties))
+        return AlignedLeaves(self.properties.schema, self.check_current, mark)
 
     def _properties(self) -> Properties:
         metadata = self.dataset.metadata
@@ -370,6 +387,18 @@ class Manifest(LeafListing):
                 f"one of {', '.join(map(spec_namespace, self.properties.specs))}. It was written "
                 "by something else, or its properties were lost. Restore the property."
             )
+
+
+def _opened_at(root: Location, version: int) -> Manifest:
+    """A version of a manifest, in whichever process."""
+    shared = _Shared()
+    try:
+        return Manifest(root, root.child(DIRECTORY).open(version, shared.cache), shared=shared)
+    except (OSError, ValueError) as error:
+        raise StorageFailure(
+            f"Cannot open {root} as it was when it was pickled: {plain_reason(error)} A vacuum "
+            "removes old snapshots: open the table again."
+        ) from None
 
 
 def _named(object_ids: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import lance
 import numpy as np
@@ -14,7 +15,7 @@ from phalanx.model.best import RowIds
 from phalanx.model.evaluation import matches
 from phalanx.model.predicate import TRUE
 from phalanx.model.rendering import to_lance
-from phalanx.model.rows import readable
+from phalanx.model.rows import chosen_column, readable
 from phalanx.model.schema import Schema
 from phalanx.storage.known_versions import known
 from phalanx.storage.lance_schema import is_aligned, schema_of
@@ -26,6 +27,7 @@ _ROW_ID = "_rowid"
 # A leaf is small with so many rows.
 _FEW_ROWS = 1 << 12
 Mask = npt.NDArray[np.bool_]
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class OpenLeaf:
                 rows = reconciled(batch, leaf, self.scan.schema)
                 kept = matches(predicate, rows)
                 ids = batch.column(_ROW_ID).filter(kept).to_numpy()
-                yield readable(rows).filter(kept).select(list(columns)), ids
+                yield _chosen(readable(rows).filter(kept), columns), ids
             return
         inner, rest = for_leaf(predicate, path)
         read = list(dict.fromkeys([*columns, *columns_read(rest, self.scan.schema)]))
@@ -93,7 +95,7 @@ class OpenLeaf:
             if rest != TRUE:
                 kept = matches(rest, rows)
                 rows, ids = readable(rows).filter(kept), ids.filter(kept)
-            yield rows, ids.to_numpy()
+            yield _chosen(rows, columns), ids.to_numpy()
 
     def matching(self, ids: RowIds) -> Mask:
         """Which of these rows match."""
@@ -113,16 +115,17 @@ class OpenLeaf:
             found = self.dataset._take_rows(wanted).combine_chunks().to_batches()
             leaf = schema_of(self.dataset)
             rows = [reconciled(batch, leaf, self.scan.schema) for batch in found]
-            return pa.Table.from_batches(rows).select(list(columns))
-        stored = [name for name in columns if path is None or name not in path.values]
+            return _chosen(pa.Table.from_batches(rows), columns)
+        tops = list(dict.fromkeys(name.partition(".")[0] for name in columns))
+        stored = [name for name in tops if path is None or name not in path.values]
         if not stored:
             # Only a path has them: any column tells how many rows there are.
             stored = [next(name for name in self.dataset.schema.names)]
         found = self.dataset._take_rows(wanted, stored)
         if path is None:
-            return found.select(list(columns))
+            return _chosen(found, columns)
         (batch,) = found.combine_chunks().to_batches()
-        return pa.Table.from_batches([path.restored(batch, columns)])
+        return _chosen(pa.Table.from_batches([path.restored(batch, tops)]), columns)
 
     def _known(self, ids: RowIds, columns: Sequence[str]) -> pa.Table | None:
         """The same from what was read; None if that is not all."""
@@ -135,6 +138,12 @@ class OpenLeaf:
         if (every[places] != ids).any():
             return None
         return rows.select(list(columns)).take(pa.array(places))
+
+
+def _chosen(rows: Rows, columns: Sequence[str]) -> Rows:
+    """These columns of some rows."""
+    kind = type(rows)
+    return kind.from_arrays([chosen_column(rows, name) for name in columns], names=list(columns))
 
 
 def _is_plain(dataset: lance.LanceDataset, schema: Schema) -> bool:

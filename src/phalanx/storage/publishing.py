@@ -17,8 +17,10 @@ from phalanx.errors import ForeignWrite, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID
 from phalanx.storage.head import Head, head_of
 from phalanx.storage.history_rows import entries_of, leaves_changed, versions_at
+from phalanx.storage.late_commits import FIRST_DETACHED, bring_back, is_later
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.marks import Mark, mark_of
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.pins import READ_BRANCH, READ_TAG, branch_of
 from phalanx.storage.races import until_won
@@ -26,9 +28,6 @@ from phalanx.storage.steps import Step, reach
 
 # What this process has seen on the mains of each table: it need not look there again.
 _published: dict[str, Head] = {}
-
-# Versions that only Phalanx makes: those of the main branch count from 1.
-FIRST_DETACHED = 1 << 63
 
 
 def locations_of(
@@ -185,10 +184,16 @@ def _move(
             main,
             LanceOperation.Restore(version),
             read_version=main.version,
+            commit_message=str(Mark.of("main", manifest.properties)),
             **location.write_options,
         )
         reach(Step.MAIN_RESTORED)
-        for between in range(main.version + 1, restored.version):
+        overwritten = range(main.version + 1, restored.version)
+        if any(is_later(manifest.properties, restored, between) for between in overwritten):
+            # The table has left strong mode meanwhile, where its main branches are what is read.
+            bring_back(location, restored, manifest.properties)
+            return
+        for between in overwritten:
             _check_ours(manifest, object_id, location, restored, between)
 
     until_won(attempt)
@@ -207,17 +212,24 @@ def _restored(main: lance.LanceDataset, head: int) -> int | None:
 
 
 def is_ours(manifest: Manifest, object_id: str, main: lance.LanceDataset, version: int) -> bool:
-    """Whether a version of a leaf's main branch was put there for a snapshot."""
+    """Whether Phalanx made a version of a leaf's main branch: for a snapshot, or too late."""
     restored = _restored(main, version)
     if restored is not None and restored >= FIRST_DETACHED and _was_vacuumed(manifest):
         # A writer was slow to put it there, and its snapshot is no longer listed.
         return True
     # Another writer may have committed and published since the manifest was read.
-    return any(
+    known = any(
         version in (entry.main, entry.version) or restored == entry.version
         for current in (manifest, manifest.latest())
         for entry in entries_of(current, object_id)
     )
+    if known:
+        return True
+    made = mark_of(main, version)
+    if made is None or made.table != Mark.of("main", manifest.properties).table:
+        return False
+    # A weak writer was late, and is told so; what it came on top of must be ours.
+    return made.kind == "main" or (version > 1 and is_ours(manifest, object_id, main, version - 1))
 
 
 def _was_vacuumed(manifest: Manifest) -> bool:

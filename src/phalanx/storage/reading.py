@@ -19,8 +19,9 @@ import pyarrow.types as pt
 from phalanx.model.evaluation import matches
 from phalanx.model.predicate import TRUE, Predicate, columns_of
 from phalanx.model.rendering import to_lance
-from phalanx.model.rows import plain_schema, readable
+from phalanx.model.rows import chosen_column, chosen_schema, readable
 from phalanx.model.schema import Schema
+from phalanx.storage.failures import reading
 from phalanx.storage.lance_schema import is_aligned, schema_of
 from phalanx.storage.location import Location
 from phalanx.storage.path_values import PathValues, check_stored, for_leaf
@@ -66,15 +67,20 @@ class LeafScan:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The matching rows, in the leaf's order."""
-        dataset = self.location.open_leaf(self.version)
-        if self._is_plain(dataset):
-            found = self._aligned_batches(dataset)
-        else:
-            found = self._reconciled_batches(dataset)
-        yield from _limited(found, self.limit)
+        with reading(f"the partition at {self.location}"):
+            dataset = self.location.open_leaf(self.version)
+            if self._is_plain(dataset):
+                found = self._aligned_batches(dataset)
+            else:
+                found = self._reconciled_batches(dataset)
+            yield from _limited(found, self.limit)
 
     def count_rows(self) -> int:
         """How many rows match, whatever the limit; from metadata alone where all do."""
+        with reading(f"the partition at {self.location}"):
+            return self._count_rows()
+
+    def _count_rows(self) -> int:
         dataset = self.location.open_leaf(self.version)
         if self.predicate == TRUE and self.fragments is None:
             return int(dataset.count_rows())
@@ -138,8 +144,8 @@ class LeafScan:
 
     def _given(self, rows: pa.RecordBatch, addressed: pa.RecordBatch) -> pa.RecordBatch:
         """The columns that are wanted, and the ids of the rows if they are."""
-        arrays = [rows.column(name) for name in self.columns]
-        schema = _projected(self.schema, self.columns)
+        arrays = [chosen_column(rows, name) for name in self.columns]
+        schema = chosen_schema(self.schema, self.columns)
         if self.leaf is None:
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
         leaves = pa.array(np.full(rows.num_rows, self.leaf, np.int64))
@@ -147,12 +153,6 @@ class LeafScan:
         return pa.RecordBatch.from_arrays(
             [*arrays, leaves, addresses], schema=pa.schema([*schema, *ROW_ID])
         )
-
-
-@lru_cache(maxsize=256)
-def _projected(schema: Schema, columns: tuple[str, ...]) -> pa.Schema:
-    plain = plain_schema(schema)
-    return pa.schema([plain.field(name) for name in columns])
 
 
 def batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
@@ -223,13 +223,13 @@ def addressed(
         scan_in_order=True,
         batch_size=batch_rows(dataset, schema) if columns else None,
     )
-    wanted = _projected(schema, tuple(columns))
+    wanted = chosen_schema(schema, tuple(columns))
     for batch in scanner.to_batches():
         rows = batch if path is None else path.restored(batch, [*read, _ADDRESS])
         if rest != TRUE:
             rows = readable(rows).filter(matches(rest, rows))
         if rows.num_rows:
-            arrays = [rows.column(name) for name in columns]
+            arrays = [chosen_column(rows, name) for name in columns]
             kept = pa.RecordBatch.from_arrays(arrays, schema=wanted)
             yield rows.column(_ADDRESS).to_numpy(), kept
 

@@ -45,7 +45,10 @@ def reconciled(batch: pa.RecordBatch, leaf: Schema, schema: Schema) -> pa.Record
 
 
 def align(
-    location: Location, schema: Schema, check_current: Callable[[], None]
+    location: Location,
+    schema: Schema,
+    check_current: Callable[[], None],
+    mark: str | None = None,
 ) -> lance.LanceDataset:
     """Give the leaf the namespace's schema, if it has another: in one commit, rarely in two.
 
@@ -59,7 +62,7 @@ def align(
             return dataset
         # After the leaf was opened: a change that comes later conflicts with the commit.
         check_current()
-        return _toward(location, dataset, schema, max_retries=0)
+        return _toward(location, dataset, schema, max_retries=0, commit_message=mark)
 
     return until_won(attempt)
 
@@ -70,10 +73,11 @@ class AlignedLeaves:
 
     schema: Schema
     check_current: Callable[[], None]
+    mark: str | None = None
 
     def opened(self, location: Location) -> lance.LanceDataset:
         """The newest version of a leaf, after it was aligned where it had to be."""
-        return align(location, self.schema, self.check_current)
+        return align(location, self.schema, self.check_current, self.mark)
 
     def check(
         self, dataset: lance.LanceDataset, files: Sequence[FragmentMetadata], location: Location

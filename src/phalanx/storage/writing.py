@@ -23,15 +23,17 @@ from phalanx.planning.fields import source_columns
 from phalanx.planning.scan import LOCATION, OBJECT_ID, located
 from phalanx.storage import leaf
 from phalanx.storage.dropped import with_dropped
-from phalanx.storage.leaf import Change, Deletion
+from phalanx.storage.late_commits import holds_all, went_strong
+from phalanx.storage.leaf import Change, Deletion, Done
 from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
-from phalanx.storage.new_leaves import NewLeaves
+from phalanx.storage.new_leaves import NewLeaves, created_once
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.path_values import PathValues
+from phalanx.storage.publishing import publish
 from phalanx.storage.races import until_won
 from phalanx.storage.shuffle import Shuffled
 
@@ -189,6 +191,8 @@ class MainBranches:
     """The leaves as weak mode writes them: each commit goes to a main branch, and is seen."""
 
     manifest: LeafListing
+    # Completes a change of the mode that is under way.
+    complete: Callable[[Manifest], Manifest]
     # A vacuum in weak mode removes nothing that a running write may need.
     horizon: str = ""
 
@@ -208,14 +212,19 @@ class MainBranches:
         """Make each leaf empty by a commit of its own, which reads no data; how many they are.
 
         They stay in the manifest: who is writing to one meanwhile must not write for nothing.
+        One that something else has removed is there again, without rows.
         """
         writes = emptying(self.manifest, leaves)
+        if isinstance(self.manifest, Manifest):
+            schema = self.manifest.properties.schema
+            in_parallel(lambda write: created_once(write.location, schema), writes)
         self.commit(writes, "drop_partitions", repair)
         return len(writes)
 
     def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
         """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done."""
-        removed = commit_leaves(writes, self.manifest, repair)
+        done = commit_leaves(writes, self.manifest, repair)
+        removed = sum(each.removed for each in done.values())
         now = self.manifest.latest() if writes else self.manifest
         if now.layout != self.manifest.layout:
             raise PartialWrite(
@@ -223,17 +232,49 @@ class MainBranches:
                 f"{named([write.key for write in writes])}. Those that were new are perhaps not "
                 "in its manifest. Look at the table, and write again what is missing."
             )
-        if now.properties.mode != "weak":
-            raise PartialWrite(
-                f"{self.manifest.root} went to strong mode while these partitions were written: "
-                f"{named([write.key for write in writes])}. The rows are on their main branches, "
-                "but perhaps in no snapshot. Look at the table, and write again what is missing."
-            )
+        before = self.manifest
+        if not (isinstance(now, Manifest) and isinstance(before, Manifest)):
+            return removed
+        if went_strong(before, now):
+            self._check_kept(writes, done, self.complete(now))
         return removed
 
+    def _check_kept(
+        self, writes: Sequence[LeafWrite], done: Mapping[str, Done], now: Manifest
+    ) -> None:
+        """The table went to strong mode meanwhile: raise, unless its snapshot has every commit.
 
-def commit_leaves(writes: Sequence[LeafWrite], manifest: LeafListing, repair: str) -> int:
-    """Commit each leaf; the number of rows removed. `PartialWrite` says what was not done.
+        What it has not is taken back from the main branches, by whoever comes by first.
+        """
+        root, made = now.root, {name: each.versions for name, each in done.items()}
+        changed = [write for write in writes if made.get(write.object_id)]
+        if now.properties.mode != "strong":
+            raise PartialWrite(
+                f"{root} went to strong mode and back while these partitions were written: "
+                f"{named([write.key for write in changed])}. Each of them perhaps has the change, "
+                "perhaps not. Look at the table, and write again what is missing."
+            )
+        shown = now.versions(made)
+        late = [
+            write
+            for write in changed
+            if not holds_all(write.location, shown.get(write.object_id), made[write.object_id])
+        ]
+        if not late:
+            return
+        with suppress(OSError, ValueError, PhalanxError):
+            publish(now, [write.object_id for write in late])
+        kept = [write.key for write in changed if write not in late]
+        raise PartialWrite(
+            f"{root} went to strong mode while it was written. Written: {named(kept)}. Not "
+            f"written: {named([write.key for write in late])}. Write again what is missing."
+        )
+
+
+def commit_leaves(
+    writes: Sequence[LeafWrite], manifest: LeafListing, repair: str
+) -> dict[str, Done]:
+    """Commit each leaf; what was done to each, by object id. `PartialWrite` says what was not.
 
     The rows to remove are found in all leaves before the first commit: a predicate that fails on
     some of them changes nothing. Rows that move are in their new leaves before the first row goes.
@@ -243,7 +284,7 @@ def commit_leaves(writes: Sequence[LeafWrite], manifest: LeafListing, repair: st
     prepared = in_parallel(
         lambda write: leaf.prepare(write.location, shape, write.deletion), writes
     )
-    _bring(writes, manifest)
+    brought = _bring(writes, manifest)
     ready = [
         (write, found)
         for write, found in zip(writes, prepared, strict=True)
@@ -252,7 +293,11 @@ def commit_leaves(writes: Sequence[LeafWrite], manifest: LeafListing, repair: st
     done = outcomes(lambda each: _commit(*each, manifest), ready)
     failures = [result for result in done if isinstance(result, Exception)]
     if not failures:
-        return sum(result for result in done if isinstance(result, int))
+        for (write, _), result in zip(ready, done, strict=True):
+            assert isinstance(result, Done)
+            before = brought.get(write.object_id, Done(0))
+            brought[write.object_id] = Done(result.removed, (*before.versions, *result.versions))
+        return brought
     written: list[PartitionKey] = []
     missing: list[PartitionKey] = []
     doubled: list[PartitionKey] = []
@@ -270,26 +315,30 @@ def commit_leaves(writes: Sequence[LeafWrite], manifest: LeafListing, repair: st
     ) from cause
 
 
-def _bring(writes: Sequence[LeafWrite], manifest: LeafListing) -> None:
-    """Add the rows that move to their new leaves: to all, or to none."""
+def _bring(writes: Sequence[LeafWrite], manifest: LeafListing) -> dict[str, Done]:
+    """Add the rows that move to their new leaves: to all, or to none. What was done to each."""
     arriving = [write for write in writes if write.moved]
     shape = manifest.shape
 
-    def bring(write: LeafWrite) -> None:
+    def bring(write: LeafWrite) -> Done:
         ready = leaf.prepare(write.location, shape, None)
-        leaf.commit(write.location, write.moved, shape, None, ready)
+        return leaf.commit(write.location, write.moved, shape, None, ready)
 
     done = outcomes(bring, arriving) if arriving else []
     failures = [result for result in done if isinstance(result, Exception)]
     if not failures:
-        return
+        return {
+            write.object_id: result
+            for write, result in zip(arriving, done, strict=True)
+            if isinstance(result, Done)
+        }
     cause = failures[0]
     came = [
         write
         for write, result in zip(arriving, done, strict=True)
         if not isinstance(result, Exception)
     ]
-    back = outcomes(lambda write: leaf.take_back(write.location, write.moved), came)
+    back = outcomes(lambda write: leaf.take_back(write.location, write.moved, shape.mark), came)
     left = [
         write.key for write, result in zip(came, back, strict=True) if isinstance(result, Exception)
     ]
@@ -302,7 +351,7 @@ def _bring(writes: Sequence[LeafWrite], manifest: LeafListing) -> None:
     ) from cause
 
 
-def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: LeafListing) -> int:
+def _commit(write: LeafWrite, prepared: leaf.Prepared, manifest: LeafListing) -> Done:
     return leaf.commit(
         write.location,
         write.fragments,

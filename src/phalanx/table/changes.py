@@ -137,7 +137,10 @@ def finish(manifest: Manifest) -> Manifest:
     # A writer that has changed the schema meanwhile does, or did, the same for its own.
     with suppress(CommitConflict):
         in_parallel(
-            lambda location: align(location, properties.schema, manifest.check_current), locations
+            lambda location: align(
+                location, properties.schema, manifest.check_current, manifest.shape.mark
+            ),
+            locations,
         )
         return _without_pending(manifest.latest(), properties.pending)
     return manifest.latest()

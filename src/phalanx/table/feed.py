@@ -45,6 +45,7 @@ from phalanx.storage.history_rows import (
 from phalanx.storage.leaf_changes import ChangedLeaf, all_rows, changed_rows
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import in_parallel
+from phalanx.storage.publishing import locations_of
 from phalanx.storage.reading import SCAN_THREADS, in_order
 from phalanx.table import history
 from phalanx.table.scan import Scan, scan_of
@@ -173,12 +174,7 @@ def feed_between(
 
     Both snapshots must be there, and what the manifest shows be that of the last one, or later.
     """
-    if manifest.properties.is_drafted:
-        raise PhalanxError(
-            f"Cannot tell the changes of {manifest.root}: it has the {manifest.layout} layout, "
-            "where others may change what is read between two snapshots. Make it a table of the "
-            "newest format with upgrade()."
-        )
+    _check_unpinned(manifest, first, last)
     changes = [
         change for change in changes_between(manifest, first, last) if change.entry.changes_rows
     ]
@@ -210,6 +206,7 @@ def whole_table(
     manifest: Manifest, snapshot: int, where: str | None, columns: Sequence[str] | None
 ) -> list[ChangedRows]:
     """All rows of a snapshot, as if it had brought them, by the columns and specs of a manifest."""
+    _check_unpinned(manifest, snapshot, snapshot)
     versions = versions_at(manifest, snapshot)
     scan = _scan(manifest, where, columns)
     leaves = [
@@ -319,6 +316,28 @@ def _check_there(manifest: Manifest, first: int, last: int) -> None:
         return
     if missing:
         raise _expired(manifest, first, last, missing[0])
+
+
+def _check_unpinned(manifest: Manifest, first: int, last: int) -> None:
+    """Refuse a span in which others have said what is read, as the expression draft lets them.
+
+    No snapshot tells of it: rows come and go there without one.
+    """
+    if not manifest.properties.is_drafted:
+        return
+    places = locations_of(with_dropped(manifest))
+    for number in sorted(snapshots_from(manifest, first, last)):
+        shown = history.at(manifest, number)
+        read, told_of = shown.versions(), versions_at(manifest, number)
+        where = locations_of(shown)
+        for name, version in read.items():
+            if version != told_of.get(name) or where[name] != places.get(name):
+                raise PhalanxError(
+                    f"Cannot tell the changes of {manifest.root} from snapshot {first} to {last}: "
+                    f"something other than Phalanx changed what is read of its table {name} "
+                    f"around snapshot {number}, as the {manifest.layout} layout allows. Begin "
+                    "with a later snapshot, or compare the rows of both."
+                )
 
 
 def _expired(manifest: Manifest, first: int, last: int, missing: int) -> PhalanxError:

@@ -10,6 +10,9 @@ from phalanx.model.partition_key import PartitionKey, json_value
 from phalanx.planning.scan import counted
 
 Kind: TypeAlias = Literal[
+    "missing-partitions",
+    "missing-files",
+    "missing-history",
     "foreign-writes",
     "compaction",
     "deleted-rows",

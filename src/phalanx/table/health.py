@@ -9,18 +9,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
 
-from phalanx.errors import ForeignWrite
+from phalanx.errors import ForeignWrite, PhalanxError
+from phalanx.model.partition_key import PartitionKey
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.granularity import coarser, finer
 from phalanx.planning.partition_where import where_of
 from phalanx.planning.rewrite import RewriteGroup, RewriteOptions
 from phalanx.planning.scan import counted, readable
+from phalanx.storage.failures import is_gone, plain_reason
 from phalanx.storage.manifest import Manifest
 from phalanx.table.findings import KINDS, Finding, Health, Kind, PartitionSize
 from phalanx.table.health_limits import HealthLimits
 from phalanx.table.indexing import unindexed
 from phalanx.table.inspection import bytes_of
+from phalanx.table.missing import MissingLeaf, missing_files, missing_leaves
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
 from phalanx.table.vacuum import vacuum
 
@@ -41,10 +44,25 @@ def health(manifest: Manifest, limits: HealthLimits) -> Health:
     Every leaf is opened once. Only the search for files that nothing needs, which is a vacuum's,
     looks at the leaves by itself.
     """
-    files = planned(manifest, RewriteOptions())
-    checkup = _Checkup(manifest, files, files.leaves, limits)
+    missing: list[MissingLeaf] = []
+    while True:
+        try:
+            files = planned(_without(manifest, missing), RewriteOptions())
+            break
+        except (PhalanxError, OSError, ValueError):
+            # A vacuum removed what was about to be looked at, or something else did.
+            latest = manifest.latest()
+            gone = missing_leaves(latest)
+            if latest is manifest and gone == missing:
+                raise
+            manifest, missing = latest, gone
+    checkup = _Checkup(manifest, files, files.leaves, limits, tuple(missing))
     found = sorted(checkup.findings(), key=lambda each: KINDS.index(each.kind))
     return Health(tuple(found[:MOST_FINDINGS]), max(0, len(found) - MOST_FINDINGS))
+
+
+def _without(manifest: Manifest, missing: Sequence[MissingLeaf]) -> Manifest:
+    return manifest.without_leaves(leaf.object_id for leaf in missing) if missing else manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +73,58 @@ class _Checkup:
     files: PlannedFiles
     leaves: Sequence[FileLeaf]
     limits: HealthLimits
+    missing: tuple[MissingLeaf, ...]
 
     def findings(self) -> Iterator[Finding]:
         """Everything that is found, in no order."""
+        yield from self._missing()
         yield from self._rewrites()
         yield from self._unindexed()
         yield from self._sizes()
         yield from self._old_specs()
-        yield from self._orphans()
+        if not self.missing:
+            yield from self._orphans()
+
+    # ── what is not there ────────────────────────────────────────────────────────────────────
+
+    def _missing(self) -> Iterator[Finding]:
+        """Partitions, and files of partitions, that are listed and that storage does not have."""
+        if self.missing:
+            first, *others = self.missing
+            yield self._gone(
+                "missing-partitions",
+                f"{counted(len(self.missing), 'partition')} of the manifest "
+                f"{'is' if not others else 'are'} not in storage, such as the one at "
+                f"{first.location}. Something removed files past Phalanx.",
+                [each.key for each in self.missing],
+                {},
+            )
+        if files := missing_files(self.manifest, self.leaves):
+            hurt = [leaf for leaf in self.leaves if leaf.object_id in files]
+            count = sum(map(len, files.values()))
+            yield self._gone(
+                "missing-files",
+                f"{counted(len(hurt), 'partition')} "
+                f"{'needs' if len(hurt) == 1 else 'need'} {counted(count, 'file')} that storage "
+                f"does not have, such as {hurt[0].location}/{files[hurt[0].object_id][0]}. "
+                "Something removed files past Phalanx.",
+                [leaf.key for leaf in hurt],
+                {"files": count},
+            )
+
+    def _gone(
+        self, kind: Kind, fact: str, keys: Sequence[PartitionKey], figures: Mapping[str, int]
+    ) -> Finding:
+        properties, uri = self.manifest.properties, self.manifest.root.uri
+        where = where_of(keys, properties.specs, properties.schema) or "true"
+        call = f"import phalanx; phalanx.open({uri!r}).drop_partitions({where!r})"
+        return Finding(
+            kind,
+            f"{fact} Restore them from a copy, or give up their rows by dropping the partitions.",
+            f"python -c {_quoted(call)}",
+            f"table.drop_partitions({where!r})",
+            {"partitions": len(keys), **figures},
+        )
 
     # ── files ────────────────────────────────────────────────────────────────────────────────
 
@@ -267,6 +329,18 @@ class _Checkup:
                 str(error),
                 f"python -c {_quoted(call)}",
                 "table.keep_foreign_writes()",
+                {},
+            )
+            return
+        except (PhalanxError, OSError, ValueError) as error:
+            if not is_gone(error):
+                raise
+            yield Finding(
+                "missing-history",
+                f"An older snapshot cannot be read, and nothing can be vacuumed before it is "
+                f"expired. {plain_reason(error)}",
+                self._shell("vacuum", "--older-than", "0d"),
+                "table.vacuum(timedelta(0))",
                 {},
             )
             return

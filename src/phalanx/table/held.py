@@ -12,8 +12,11 @@ import pyarrow as pa
 from phalanx.errors import PhalanxError
 from phalanx.model.spec import PartitionSpec
 from phalanx.storage.failures import told
+from phalanx.storage.forks import check_fork
 from phalanx.storage.hive_creation import main_branches
+from phalanx.storage.hive_root import open_root
 from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.properties import Properties
 from phalanx.table import (
@@ -86,7 +89,14 @@ class HeldTable:
     def _properties(self) -> Properties:
         return self._refreshed().properties
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A table is pickled as its place, and one as of a snapshot as its version there."""
+        if self._snapshot is not None:
+            return type(self), (self._manifest, self._snapshot)
+        return _opened_again, (type(self), self._manifest.root, self._manifest.overrides)
+
     def _refreshed(self) -> LeafListing:
+        check_fork()
         if self._snapshot is not None:
             return self._manifest
         self._manifest = self._manifest.latest()
@@ -129,7 +139,7 @@ class HeldTable:
         manifest = self._written()
         if isinstance(manifest, Manifest) and manifest.properties.mode == "strong":
             return manifest, functools.partial(run_alone, manifest)
-        return manifest, lambda statement: statement(main_branches(manifest))
+        return manifest, lambda statement: statement(main_branches(manifest, strong.complete))
 
     def _strong(self, manifest: Manifest) -> Manifest:
         if manifest.properties.mode != "strong":
@@ -138,3 +148,10 @@ class HeldTable:
                 "Change it with set_mode('strong')."
             )
         return manifest
+
+
+def _opened_again(
+    kind: type[HeldTable], root: Location, overrides: Mapping[str, str] | None
+) -> HeldTable:
+    """The table at a place, which may be in another process than the one that it was pickled in."""
+    return kind(open_root(Location(root.uri, root.storage_options), overrides))

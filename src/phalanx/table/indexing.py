@@ -326,7 +326,10 @@ def _commit(
                     "again."
                 )
 
-        done = in_parallel(lambda each: indexing.commit(each[0].location, each[1], check), built)
+        mark = manifest.shape.mark
+        done = in_parallel(
+            lambda each: indexing.commit(each[0].location, each[1], check, mark), built
+        )
         return {
             leaf.object_id: tuple(kept) for (leaf, _), kept in zip(built, done, strict=True) if kept
         }, None

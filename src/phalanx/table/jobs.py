@@ -32,7 +32,7 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
-from phalanx.table import operations
+from phalanx.table import operations, strong
 from phalanx.table.arrivals import Statement, shuffled
 from phalanx.table.job_files import NOTHING, ArrivedFiles, LeafFiles, ReplacedRows, TaskFiles
 from phalanx.table.job_leaves import NEW, leaves_of
@@ -215,7 +215,7 @@ class WriteJob:
         def run(statement: Statement) -> int:
             nonlocal snapshot, is_repeated
             if self.mode != "strong" or not isinstance(manifest, Manifest):
-                return statement(main_branches(base))
+                return statement(main_branches(base, strong.complete))
             changes = StagedChanges(self._start(manifest))
             with changes.unless_vacuumed():
                 result = statement(changes)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import SchemaMismatch
-from phalanx.model.rows import plain_schema
+from phalanx.model.rows import chosen_schema
 from phalanx.model.schema import Schema
 from phalanx.planning.join_cuts import JoinTask, Piece
 from phalanx.planning.join_keys import JoinKey, comparable, in_type
@@ -52,8 +52,8 @@ class SideReader:
     def rows(self, pieces: Sequence[Piece], with_columns: bool) -> JoinRows:
         """The rows of some leaves: all their columns, or only the keys."""
         wanted = self.columns if with_columns else ()
-        plain = plain_schema(self.schema)
-        fields = [pa.field(name, _decoded(plain.field(name).type)) for name in wanted]
+        chosen = chosen_schema(self.schema, tuple(wanted))
+        fields = [pa.field(field.name, _decoded(field.type)) for field in chosen]
         keys = [pa.field(f"{KEY}{place}", kind) for place, (_, kind) in enumerate(self.keys)]
         schema = pa.schema([*fields, *keys])
 
@@ -183,7 +183,7 @@ def _column(batch: pa.RecordBatch, column: JoinColumn) -> pa.Array:
 
 
 def _type(schema: Schema, name: str) -> pa.DataType:
-    return _decoded(plain_schema(schema).field(name).type)
+    return _decoded(chosen_schema(schema, (name,)).field(0).type)
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:

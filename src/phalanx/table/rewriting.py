@@ -289,7 +289,11 @@ class Compaction:
     ) -> dict[int, Compacted]:
         tasks = [self._task(files, group) for group in groups]
         if manifest.properties.mode == "weak":
-            tasks = in_parallel(lambda task: _aligned(manifest, task), tasks)
+            aligned = in_parallel(
+                lambda each: _aligned(manifest, files, *each),
+                list(zip(groups, tasks, strict=True)),
+            )
+            tasks = [task for task in aligned if task is not None]
         return run_tasks(tasks, self.spark, finished)
 
     def _task(self, files: PlannedFiles, group: RewriteGroup) -> CompactTask:
@@ -305,9 +309,17 @@ class Compaction:
         )
 
 
-def _aligned(manifest: LeafListing, task: CompactTask) -> CompactTask:
-    """In weak mode a leaf may be behind the schema: its files are written as it should be."""
+def _aligned(
+    manifest: LeafListing, files: PlannedFiles, group: RewriteGroup, task: CompactTask
+) -> CompactTask | None:
+    """In weak mode a leaf may be behind the schema: its files are written as it should be.
+
+    None where another writer has taken one of the files away since they were planned.
+    """
     dataset = manifest.shape.opened(task.location)
+    there = {fragment.fragment_id for fragment in dataset.get_fragments()}
+    if not there.issuperset(task.fragments):
+        return None
     return replace(task, version=int(dataset.version))
 
 
@@ -358,10 +370,12 @@ def _commit_leaves(
                 f"Cannot rewrite {manifest.root}: it went to strong mode meanwhile. Rewrite again."
             )
 
+    mark = manifest.shape.mark
+
     def commit(each: tuple[FileLeaf, list[RewriteGroup]]) -> dict[int, Compacted]:
         leaf, mine = each
-        results = [ran[group.id] for group in mine]
-        return _kept(mine, ran, compacting.commit(leaf.location, results, check))
+        results = [ran[group.id] for group in mine if group.id in ran]
+        return _kept(mine, ran, compacting.commit(leaf.location, results, check, mark))
 
     done: dict[int, Compacted] = {}
     for each in in_parallel(commit, files.by_leaf(groups)):
@@ -373,4 +387,6 @@ def _kept(
     groups: Sequence[RewriteGroup], ran: Mapping[int, Compacted], kept: Sequence[object]
 ) -> dict[int, Compacted]:
     ids = set(map(id, kept))
-    return {group.id: ran[group.id] for group in groups if id(ran[group.id]) in ids}
+    return {
+        group.id: ran[group.id] for group in groups if group.id in ran and id(ran[group.id]) in ids
+    }

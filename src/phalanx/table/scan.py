@@ -12,7 +12,7 @@ import pyarrow as pa
 from phalanx.errors import InvalidSchema, SchemaMismatch
 from phalanx.model.binding import bind
 from phalanx.model.predicate import TRUE, Predicate
-from phalanx.model.rows import plain_schema
+from phalanx.model.rows import chosen_schema
 from phalanx.model.schema import Schema
 from phalanx.planning.pruning import prune
 from phalanx.planning.residual import settled
@@ -44,8 +44,7 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the rows."""
-        plain = plain_schema(self.table_schema)
-        return pa.schema([plain.field(name) for name in self.columns])
+        return chosen_schema(self.table_schema, self.columns)
 
     def to_arrow(self) -> pa.Table:
         """All rows, in memory."""
@@ -114,7 +113,7 @@ def _read(scan: LeafScan) -> list[pa.RecordBatch]:
 
 
 def checked_columns(columns: Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
-    """The columns by their exact names; all if none are named."""
+    """The columns by their exact names, fields inside structs by their paths; all if none are."""
     if columns is None:
         return schema.names
     if isinstance(columns, str) or not columns:
@@ -129,9 +128,10 @@ def checked_columns(columns: Sequence[str] | None, schema: Schema) -> tuple[str,
             path = schema.resolve((name,))
         except InvalidSchema as error:
             raise SchemaMismatch(f"Cannot select the column {name!r}: {error}") from None
-        if path[0] in found:
+        exact = ".".join(path)
+        if exact in found:
             raise SchemaMismatch(f"Cannot select the column {name!r} twice.")
-        found.append(path[0])
+        found.append(exact)
     return tuple(found)
 
 

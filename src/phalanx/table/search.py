@@ -17,7 +17,7 @@ from phalanx.errors import PhalanxError, SchemaMismatch, shown
 from phalanx.model.best import Best
 from phalanx.model.indexes import INVERTED, is_text
 from phalanx.model.ranking import Hits, fused
-from phalanx.model.rows import is_short, plain_schema
+from phalanx.model.rows import chosen_schema, is_short
 from phalanx.model.schema import Schema
 from phalanx.model.vectors import (
     checked_metric,
@@ -72,7 +72,7 @@ class Searcher:
         """All columns of a result, where these are short and of a few leaves only."""
         if len(self.scans) > _FEW_LEAVES:
             return ()
-        kinds = [self.schema.arrow.field(name).type for name in self.columns]
+        kinds = chosen_schema(self.schema, self.columns).types
         return self.columns if all(map(is_short, kinds)) else ()
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -101,8 +101,7 @@ class Searcher:
 
     def rows(self, hits: Hits) -> pa.Table:
         """The rows of some hits, in their order, with what was measured of them."""
-        plain = plain_schema(self.schema)
-        wanted = pa.schema([plain.field(name) for name in self.columns])
+        wanted = chosen_schema(self.schema, self.columns)
         places, start = np.unique(hits.leaves, return_inverse=True)
 
         def take(number: int) -> pa.Table:
@@ -186,7 +185,7 @@ def nearest_of(
             f"Cannot search column {column.name!r} ({column.type}): expected text, or a fixed-size "
             "list of float16, float32, float64 or uint8."
         )
-    field_id = properties.schema.id_of((column.name,))
+    field_id = properties.schema.id_of(tuple(column.name.split(".")))
     metrics = [each.metric for each in properties.indexes if each.field_id == field_id]
     usual = next((each for each in metrics if each), metrics_of(column.type)[0])
     metric = checked_metric(usual if options.metric is None else options.metric, column)
@@ -208,7 +207,7 @@ def words_of(
         raise SchemaMismatch(
             f"Cannot search column {column.name!r} ({column.type}) by words: expected text."
         )
-    field_id = properties.schema.id_of((column.name,))
+    field_id = properties.schema.id_of(tuple(column.name.split(".")))
     chosen = [
         each.keywords
         for each in properties.indexes

@@ -10,6 +10,7 @@ from itertools import islice
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
@@ -17,7 +18,12 @@ from phalanx.storage import head, replacing
 from phalanx.storage.dropped import OPERATION as DROP
 from phalanx.storage.dropped import dropped_leaves, parted
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
-from phalanx.storage.history_rows import Marker, committed_marker, entries_of
+from phalanx.storage.history_rows import (
+    Marker,
+    changes_between,
+    committed_marker,
+    entries_of,
+)
 from phalanx.storage.leaf_listing import Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
@@ -285,11 +291,26 @@ class StagedChanges:
         return self.head.horizon
 
     def _check_reads(self, latest: Manifest) -> None:
-        """Serializable: what the transaction looked at is as it was, no more and no less."""
+        """Serializable: the rows that the transaction looked at are as they were.
+
+        Where they are stored does not matter: a compaction changes no row.
+        """
+        touched: set[str] | None = None
         for footprint in self._reads:
             before, now = footprint(self.base), footprint(latest)
             if changed := {name for name, _ in before.items() ^ now.items()}:
-                raise self._overtaken(latest, changed, "and this one has read it")
+                touched = self._rows_changed(latest) if touched is None else touched
+                if changed := changed & touched:
+                    raise self._overtaken(latest, changed, "and this one has read it")
+
+    def _rows_changed(self, latest: Manifest) -> set[str]:
+        """The leaves whose rows other snapshots have changed, or whose changes nobody told."""
+        newest = head_of(latest)
+        assert newest is not None
+        found = changes_between(latest, self.head.sequence, newest.sequence)
+        known = self.base.versions().items() ^ latest.versions().items()
+        silent = {name for name, _ in known} - {each.object_id for each in found}
+        return silent | {each.object_id for each in found if each.entry.changes_rows}
 
     def _check_replaced(self, latest: Manifest) -> None:
         """Of two replacements of the same rows one would keep the other's: refuse it."""
@@ -297,7 +318,10 @@ class StagedChanges:
             before, now = footprint(self.base), footprint(latest)
             for name in {name for name, _ in now.items() - before.items()}:
                 entries = entries_of(latest, name, self.head.sequence)
-                if any(set(each.operation.split("+")) - _NO_REPLACEMENT for each in entries):
+                if any(
+                    each.changes_rows and set(each.operation.split("+")) - _NO_REPLACEMENT
+                    for each in entries
+                ):
                     raise self._overtaken(latest, {name}, "and both replace rows there")
 
     def _on_top_of(self, latest: Manifest) -> tuple[list[LeafVersion], pa.Table | None]:
@@ -307,8 +331,13 @@ class StagedChanges:
         old = {name: each for name, each in self._leaves.items() if each.base is not None}
         current = latest.versions(old)
         read_from = locations_of(latest, old) if latest.properties.is_drafted else {}
+        new_keys, new = list(self._new_keys), list(self._new)
         for name, each in old.items():
             version = each.version
+            if name not in current and each.only_adds:
+                new_keys.append(self._key_of(name, each))
+                new.append(self._listed_again(latest, name, each))
+                continue
             if read_from.get(name, each.location) != each.location:
                 raise self._overtaken(latest, {name}, "and it is read from another branch now")
             if current.get(name) != each.base:
@@ -316,19 +345,19 @@ class StagedChanges:
             if version == current.get(name):
                 continue
             found.append(LeafVersion(name, version, each.operation, each.added, each.removed))
-        if not self._new_keys:
+        if not new_keys:
             return found, None
-        keys = pa.concat_tables(self._new_keys)
+        keys = pa.concat_tables(new_keys)
         places = latest.places(keys)
         theirs = latest.leaves()[latest.properties.spec.id]
-        for place, each in zip(places.tolist(), self._new, strict=True):
+        for place, each in zip(places.tolist(), new, strict=True):
             if place >= 0:
                 row = theirs.slice(place, 1).to_pylist()[0]
                 found.append(self._joined(latest, each, row))
         missing = np.flatnonzero(places < 0)
         if not len(missing):
             return found, None
-        ours = [self._new[place] for place in missing]
+        ours = [new[place] for place in missing]
         rows, names = rows_of_made(
             latest, keys.take(pa.array(missing)), [self._place(each.location) for each in ours]
         )
@@ -343,6 +372,27 @@ class StagedChanges:
                 LeafVersion(name, each.version, each.operation, each.added, each.removed, each.main)
             )
         return found, rows
+
+    def _listed_again(self, latest: Manifest, name: str, each: StagedLeaf) -> StagedLeaf:
+        """Our rows alone in a leaf that another writer has dropped, which is to be listed again."""
+        gone = dropped_leaves(latest, [name]).get(name)
+        if gone is None or each.base is None:
+            raise self._overtaken(latest, {name}, "and removed it")
+        if (name, gone.version) not in self._rebased:
+            empty = gone.without_rows(latest.properties.schema)
+            self._rebased[name, gone.version] = rebase(
+                each.location, each.base, each.version, empty
+            )
+        version = self._rebased[name, gone.version]
+        self._updates.follow(each.location, each.version, each.location, gone.version, version)
+        return replace(each, version=version, is_again=True)
+
+    def _key_of(self, name: str, each: StagedLeaf) -> pa.Table:
+        """The partition key of a leaf that was there when the transaction began."""
+        number = each.key.spec_id
+        leaves = self.base.leaves()[number]
+        own = leaves.filter(pc.equal(leaves.column(OBJECT_ID), name))
+        return self.base.keys_of_leaves(number, own)
 
     def _place(self, location: Location) -> str:
         """Where a leaf is, as the manifest says it."""

@@ -39,5 +39,10 @@ class StagedLeaf:
     is_again: bool = False
 
     @property
+    def only_adds(self) -> bool:
+        """Whether nothing but rows was added: it matters to nobody what else happens there."""
+        return bool(self.operations) and set(self.operations) == {"append"} and not self.removed
+
+    @property
     def operation(self) -> str:
         return "+".join(dict.fromkeys(self.operations)) or "create"

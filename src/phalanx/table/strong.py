@@ -44,7 +44,7 @@ def begin(manifest: Manifest) -> tuple[Manifest, Head]:
         manifest = complete(manifest)
         found = head_of(manifest)
     if manifest.properties.mode != "strong" or found is None:
-        raise PhalanxError(
+        raise CommitConflict(
             f"{manifest.root} is in weak mode: transactions, snapshots, time travel and rollback "
             "need strong mode. Change it with set_mode('strong')."
         )

@@ -19,6 +19,7 @@ from phalanx.errors import PhalanxError
 from phalanx.model.predicate import Predicate
 from phalanx.planning.scan import ScanPlan
 from phalanx.storage.failures import told
+from phalanx.storage.forks import check_fork
 from phalanx.storage.manifest import Manifest
 from phalanx.table import merging, operations, updating
 from phalanx.table.arrivals import Statement
@@ -56,6 +57,12 @@ class Transaction:
 
     def __enter__(self) -> Transaction:
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise PhalanxError(
+            f"Cannot pickle a transaction on {self._changes.base.root}: only the process that "
+            "began it can commit it. For a write by many processes use begin_write()."
+        )
 
     def __exit__(
         self,
@@ -147,6 +154,7 @@ class Transaction:
 
     @property
     def _manifest(self) -> Manifest:
+        check_fork()
         if self._is_over:
             raise PhalanxError("This transaction is over. Begin another with table.transaction().")
         return self._changes.manifest

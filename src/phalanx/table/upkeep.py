@@ -38,7 +38,8 @@ class Upkeep(HeldTable):
     def health(self, **limits: int) -> Health:
         """What should be done about the table, each finding with the command that fixes it.
 
-        Found are partitions that want compaction or hold many deleted rows; skewed, tiny and huge
+        Found are partitions, and files of them, that storage does not have any more; those that
+        want compaction or hold many deleted rows; skewed, tiny and huge
         partitions; older specs that still hold data, or none any more; and bytes that a vacuum
         would remove. From where on something is told is up to the limits, which are those of
         `phalanx.table.health_limits.HealthLimits`. Nothing is changed.

@@ -1,0 +1,251 @@
+"""Many threads with one table: every public operation, judged by what each thread has written.
+
+A thread changes only rows of its own, so that it knows at any moment which of them there are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import phalanx
+from phalanx.errors import CommitConflict, PartialWrite, SchemaMismatch
+
+SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
+THREADS = 64
+STEPS = 15 if SOAK else 3
+SCHEMA = pa.schema(
+    [("owner", pa.int32()), ("id", pa.int64()), ("k", pa.int32()), ("v", pa.int64())]
+)
+
+
+def rows(owner: int, values: dict[int, int], schema: pa.Schema = SCHEMA) -> pa.Table:
+    """The rows of a thread, of which each has its partition."""
+    ids = list(values)
+    known = {
+        "owner": [owner] * len(ids),
+        "id": ids,
+        "k": [each % 3 for each in ids],
+        "v": list(values.values()),
+    }
+    empty = [None] * len(ids)
+    return pa.table([known.get(name, empty) for name in schema.names], schema=plain(schema))
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+class Worker:
+    """What one thread does, and what it knows of its rows."""
+
+    def __init__(self, number: int, table: phalanx.Table, mode: str) -> None:
+        self.number, self.table, self.mode = number, table, mode
+        self.random = random.Random(number)
+        self.rows: dict[int, int] = {}
+        self.wanted: dict[int, int] = {}
+        self.next = number * 1_000_000
+        self.conflicts: Counter[str] = Counter()
+        self.where = f"owner = {number}"
+
+    def run(self) -> None:
+        """Some steps, each followed by a look at the rows."""
+        for step in range(STEPS):
+            # Every operation is tried by some thread, whatever the numbers are.
+            choice = (self.number + step * 17) % len(OPERATIONS)
+            operation = OPERATIONS[choice]
+            if self.mode == "weak" and operation in STRONG_ONLY:
+                operation = Worker.append
+            self.wanted = dict(self.rows)
+            try:
+                operation(self)
+            except PartialWrite:
+                # In weak mode every partition is as it was, or as it should be.
+                assert self.mode == "weak"
+                self.rows = self.either()
+            except (CommitConflict, SchemaMismatch):
+                self.conflicts[operation.__name__] += 1
+            else:
+                self.rows = self.wanted
+            self.check()
+
+    def either(self) -> dict[int, int]:
+        """The rows there are: those of each partition the old ones, or the new ones."""
+        found = self.held()
+        for k in range(3):
+            old, new, now = (
+                {each: v for each, v in some.items() if each % 3 == k}
+                for some in (self.rows, self.wanted, found)
+            )
+            assert now in (old, new), self.number
+        return found
+
+    def held(self) -> dict[int, int]:
+        found = self.table.scan(self.where, columns=["id", "v"]).to_arrow()
+        pairs = list(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+        assert len(dict(pairs)) == len(pairs), self.number
+        return dict(pairs)
+
+    def check(self) -> None:
+        """The rows of this thread are what it has written, no more and no less."""
+        assert self.held() == self.rows, self.number
+
+    def fresh(self, count: int) -> dict[int, int]:
+        self.next += count
+        return {self.next - place: self.random.randrange(100) for place in range(count)}
+
+    def some(self) -> list[int]:
+        return self.random.sample(sorted(self.rows), min(2, len(self.rows)))
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────
+
+    def append(self) -> None:
+        new = self.fresh(3)
+        self.wanted |= new
+        assert self.table.append(rows(self.number, new, self.table.schema)) == 3
+
+    def delete(self) -> None:
+        gone = self.some() or [-1]
+        self.wanted = {each: v for each, v in self.rows.items() if each not in gone}
+        listed = ", ".join(map(str, gone))
+        deleted = self.table.delete(f"{self.where} AND id IN ({listed})")
+        assert deleted == len(self.rows.keys() & set(gone))
+
+    def update(self) -> None:
+        self.wanted = {each: v + 1 for each, v in self.rows.items()}
+        assert self.table.update(self.where, {"v": "v + 1"}) == len(self.rows)
+
+    def merge(self) -> None:
+        brought = self.fresh(1) | dict.fromkeys(self.some(), 7)
+        self.wanted |= brought
+        done = self.table.merge(rows(self.number, brought, self.table.schema), on="id")
+        assert (done.inserted, done.updated) == (1, len(brought) - 1)
+
+    def overwrite(self) -> None:
+        self.wanted = new = self.fresh(2)
+        self.table.overwrite(rows(self.number, new, self.table.schema), self.where)
+
+    def transaction(self) -> None:
+        self.wanted = new = self.fresh(2)
+        with self.table.transaction("serializable") as txn:
+            schema = self.table.schema
+            txn.delete(self.where)
+            txn.append(rows(self.number, new, schema))
+            assert txn.scan(self.where).count_rows() == 2
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────
+
+    def read(self) -> None:
+        assert self.table.scan(self.where).count_rows() == len(self.rows)
+        listed = self.table.scan(self.where, limit=1).to_reader().read_all()
+        assert listed.num_rows == min(1, len(self.rows))
+        plan = self.table.plan("k = 1")
+        assert plan.planned <= 1 < plan.total_partitions + 1
+        assert self.table.partitions().num_rows == self.table.plan().total_partitions
+        assert self.table.files().num_rows >= 0
+        assert repr(self.table)
+
+    def past(self) -> None:
+        known = self.table.snapshots()["id"].to_pylist()
+        assert known == sorted(set(known))
+        newest = self.table.newest_snapshot
+        assert newest is not None
+        assert newest >= known[-1]
+        found = self.table.at(newest).scan(self.where, columns=["id"]).to_arrow()
+        assert sorted(found["id"].to_pylist()) == sorted(self.rows)
+
+    def changes(self) -> None:
+        """Replayed, they make the rows of one snapshot those of another."""
+        newest = self.table.newest_snapshot
+        assert newest is not None
+        before = max(1, newest - 5)
+        held = Counter(_ids(self.table.at(before).scan(self.where)))
+        feed = self.table.changes(before, newest, self.where).to_arrow()
+        for each, change in zip(feed["id"].to_pylist(), feed["_change"].to_pylist(), strict=True):
+            held[each] += 1 if change in ("insert", "update_after") else -1
+        assert +held == Counter(_ids(self.table.at(newest).scan(self.where)))
+
+    # ── upkeep ───────────────────────────────────────────────────────────────────────────────
+
+    def health(self) -> None:
+        found = {each.kind for each in self.table.health()}
+        assert not found & {"foreign-writes", "missing-partitions", "missing-files"}
+
+    def rewrite(self) -> None:
+        self.table.rewrite()
+
+    def vacuum(self) -> None:
+        self.table.vacuum(timedelta(days=1))
+
+    def add_column(self) -> None:
+        self.table.add_column(pa.field(f"c{self.number}_{self.next}", pa.int8()))
+        self.next += 1
+
+    def index(self) -> None:
+        self.table.create_index("id", "BTREE", min_rows=1)
+        self.table.optimize_indexes()
+
+
+def _ids(scan: phalanx.Scan) -> list[int]:
+    found: list[int] = scan.to_arrow()["id"].to_pylist()
+    return found
+
+
+Operation = Callable[[Worker], None]
+STRONG_ONLY: tuple[Operation, ...] = (Worker.transaction, Worker.past, Worker.changes)
+# A change of the schema fails all writes that are under way: it is as rare as in real life.
+OPERATIONS: tuple[Operation, ...] = (
+    *(Worker.append, Worker.delete, Worker.update, Worker.merge, Worker.overwrite),
+    *(Worker.transaction, Worker.read, Worker.past, Worker.changes),
+    *(Worker.append, Worker.read, Worker.merge, Worker.append, Worker.delete),
+    *(Worker.health, Worker.rewrite, Worker.vacuum, Worker.index, Worker.add_column),
+)
+
+
+@pytest.mark.parametrize("mode", ["weak", "strong"])
+def test_one_table_in_many_threads(tmp_path: Any, mode: str) -> None:
+    table = phalanx.create(tmp_path / "t", SCHEMA, ["k"], transaction=mode)
+    table.append(rows(-1, {0: 0, 1: 0, 2: 0}))
+    assert table.scan("owner = -1").count_rows() == 3
+    workers = [Worker(number, table, mode) for number in range(THREADS)]
+    failures: list[BaseException] = []
+    begin = threading.Barrier(THREADS)
+
+    def run(worker: Worker) -> None:
+        begin.wait()
+        try:
+            worker.run()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    found = table.scan(columns=["owner", "id", "v"]).to_arrow().to_pylist()
+    expected = [
+        {"owner": worker.number, "id": each, "v": v}
+        for worker in workers
+        for each, v in worker.rows.items()
+    ]
+    kept = [row for row in found if row["owner"] >= 0]
+    assert Counter(map(str, kept)) == Counter(map(str, expected))
+    # Who only adds rows, or reads, is never in anybody's way but by a change of the schema.
+    tried = Counter({name: 1 for worker in workers for name in worker.conflicts})
+    assert not tried.keys() & {"read", "past", "changes", "health", "vacuum"}
+    assert any(worker.rows for worker in workers)
+    # Another table sees the same.
+    other = phalanx.open(tmp_path / "t")
+    assert other.scan().count_rows() == table.scan().count_rows() == len(found)
+    assert "foreign-writes" not in {each.kind for each in other.health()}
