@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 from lance.fragment import FragmentMetadata
 
-from phalanx.errors import CommitConflict, PartialWrite, PhalanxError
+from phalanx.errors import CommitConflict, InvalidManifest, PartialWrite, PhalanxError
 from phalanx.model.grouping import positions
 from phalanx.model.partition_key import PartitionKey, keyed, keys_of
 from phalanx.model.predicate import TRUE, Predicate
@@ -27,7 +27,7 @@ from phalanx.storage.leaf import Change, Deletion
 from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import insert
+from phalanx.storage.manifest_changes import add_own_columns, insert, lacks_columns
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
@@ -105,6 +105,9 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Man
         missing = current.missing(keys)
         if not missing.num_rows:
             return current
+        if lacks_columns(current):
+            add_own_columns(current)
+            current = current.latest()
         rows = new_partitions(current, missing, lambda leaf: made.get(leaf) or new.directory(leaf))
         fresh = [
             (object_id, location)
@@ -119,7 +122,9 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Man
         in_parallel(lambda each: new.create(current.root.child(each[1]), schema), fresh)
         made.update(fresh)
         insert(current, rows)
-        return current.latest()
+        found = current.latest()
+        _check_listed(found, rows, keys)
+        return found
 
     try:
         found = until_won(attempt)
@@ -132,6 +137,20 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Man
         # The leaves of a job have files in them, which may still be wanted.
         remove_unlisted(found, made.values())
     return found
+
+
+def _check_listed(manifest: Manifest, rows: pa.Table, keys: pa.Table) -> None:
+    """Refuse to go on where the ids of new partitions are those of others already."""
+    missing = manifest.missing(keys)
+    if not missing.num_rows:
+        return
+    tables = rows.filter(pc.equal(rows.column("object_type"), "table")).column("object_id")
+    [key, *_] = keys_of(missing)
+    raise InvalidManifest(
+        f"Cannot make the partition {key.values} of {manifest.root}: the manifest lists other "
+        f"objects under its id, one of {', '.join(tables.to_pylist()[:MOST_NAMED])}. Something "
+        "else has written it. Correct the partition values of these rows."
+    )
 
 
 def write_rows(
@@ -228,6 +247,13 @@ class MainBranches:
                 f"{self.manifest.root} went to strong mode while these partitions were written: "
                 f"{named([write.key for write in writes])}. The rows are on their main branches, "
                 "but perhaps in no snapshot. Look at the table, and write again what is missing."
+            )
+        if isinstance(now, Manifest) and now is not self.manifest and now.pinned and writes:
+            raise PartialWrite(
+                f"{self.manifest.root} got a row that says which version is read, "
+                f"{now.pinned[0]!r}, while these partitions were written: "
+                f"{named([write.key for write in writes])}. The rows are on their main branches, "
+                "but perhaps nobody reads them. Look at the table, and write again what is missing."
             )
         return removed
 

@@ -88,7 +88,7 @@ def _check_new(manifest: Manifest, location: Location, place: str) -> None:
         spellings.add(os.path.realpath(location.uri))
     listed = ", ".join("'" + text.replace("'", "''") + "'" for text in sorted(spellings))
     where = f"object_type = 'table' AND location IN ({listed})"
-    found = manifest.dataset.to_table(columns=["object_id"], filter=where, limit=1)
+    found = manifest.table(where, ["object_id"], limit=1)
     if found.num_rows:
         raise PhalanxError(
             f"Cannot adopt {location}: it is a partition of {manifest.root} already "

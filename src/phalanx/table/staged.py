@@ -306,7 +306,7 @@ class StagedChanges:
         found: list[LeafVersion] = []
         old = {name: each for name, each in self._leaves.items() if each.base is not None}
         current = latest.versions(old)
-        read_from = locations_of(latest, old) if latest.properties.is_drafted else {}
+        read_from = locations_of(latest, old)
         for name, each in old.items():
             version = each.version
             if read_from.get(name, each.location) != each.location:

@@ -17,7 +17,7 @@ from phalanx.planning.scan import READ_VERSION
 from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import add_pin_columns, change_properties
+from phalanx.storage.manifest_changes import add_own_columns, change_properties
 from phalanx.storage.manifest_paths import check_detachable
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
@@ -71,8 +71,8 @@ def settled(manifest: Manifest) -> Manifest:
     """The manifest of a namespace that is not about to leave strong mode."""
     if manifest.properties.pending == _LEAVING:
         manifest = complete(manifest)
-    if manifest.properties.is_drafted and manifest.has_left_strong:
-        # Other readers of the expression draft would go on with what its rows name.
+    if manifest.has_stale_pins:
+        # Other readers would go on with what its rows name.
         head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
         return manifest.latest()
     return manifest
@@ -103,7 +103,7 @@ def complete(manifest: Manifest, operation: str | None = None) -> Manifest:
         if found is not None and properties.pending == _LEAVING:
             return _left(latest, found)
         if found is None:
-            add_pin_columns(latest)
+            add_own_columns(latest)
             latest = latest.latest()
         changed[:] = _brought_in_line(latest, found)
         head.commit(
