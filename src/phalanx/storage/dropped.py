@@ -51,7 +51,8 @@ class DroppedLeaf:
     def without_rows(self, schema: Schema) -> int:
         """A version of the leaf with the namespace's schema, and no rows."""
         version = emptied(self.location, self.version).version
-        return int(aligned(self.location, self.location.open_leaf(version), schema).version)
+        emptied_leaf = self.location.open_leaf(version)
+        return int(aligned(self.location, emptied_leaf, schema, is_ours=True).version)
 
     def count_rows(self) -> int:
         """How many rows it had."""

@@ -134,7 +134,7 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
                 version = emptied(location, now).version
             else:
                 version = aligned(
-                    location, location.open_leaf(then), base.properties.schema
+                    location, location.open_leaf(then), base.properties.schema, is_ours=True
                 ).version
             added, removed = _rows_changed(base, name, location, now, version)
             return LeafVersion(name, version, "rollback", added, removed, named.get(name))

@@ -16,6 +16,7 @@ from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.planning.scan import READ_VERSION
 from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
+from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import add_own_columns, change_properties
 from phalanx.storage.manifest_paths import check_detachable
@@ -28,7 +29,7 @@ from phalanx.storage.publishing import (
     named_by_others,
     publish,
 )
-from phalanx.storage.reconcile import aligned
+from phalanx.storage.reconcile import aligned, check_alignable
 
 _LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
 
@@ -165,7 +166,8 @@ def set_mode(manifest: Manifest, mode: str, *, returns: bool = False) -> Manifes
     manifest = manifest.latest()
     if mode == "strong":
         if manifest.properties.mode == "weak":
-            _check_leaves(manifest)
+            _check_detachable(manifest)
+            check_leaves(manifest)
             # What an earlier strong time has left would be taken for the leaves' state.
             head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
             manifest = manifest.latest()
@@ -197,7 +199,18 @@ def _check_on_main(manifest: Manifest) -> None:
         )
 
 
-def _check_leaves(manifest: Manifest) -> None:
+def check_leaves(manifest: Manifest) -> None:
+    """Refuse a change of all leaves where one of them cannot have the namespace's schema."""
+    versions, schema = manifest.versions(), manifest.properties.schema
+
+    def check(each: tuple[str, Location]) -> None:
+        name, location = each
+        check_alignable(location, location.open_leaf(versions[name]), schema)
+
+    in_parallel(check, list(locations_of(manifest).items()))
+
+
+def _check_detachable(manifest: Manifest) -> None:
     """Refuse strong mode for leaves that cannot have versions beside their main branch."""
     in_parallel(
         lambda location: check_detachable(
