@@ -261,7 +261,7 @@ def _names(columns: list[Json]) -> dict[int, str]:
 
 def _former_names(text: bytes) -> frozenset[tuple[int, str]]:
     try:
-        found = json.loads(text)
+        found = dict(json.loads(text))
         return frozenset((int(number), str(name)) for number in found for name in found[number])
     except (ValueError, TypeError, RecursionError):
         raise InvalidSchema(

@@ -11,6 +11,7 @@ from phalanx.planning.scan import counted
 
 Kind: TypeAlias = Literal[
     "foreign-writes",
+    "doubled-partitions",
     "compaction",
     "deleted-rows",
     "unindexed-rows",
