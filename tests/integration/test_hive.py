@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import shutil
 import threading
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +23,7 @@ from lance_namespace import CreateNamespaceRequest, CreateTableRequest, ListTabl
 
 import phalanx
 from integration.stores import Store
+from phalanx.errors import PhalanxError
 from phalanx.model.hive_properties import IS_PARTITIONED, PARTITION_COLUMNS, SCHEMA
 from phalanx.storage.hive_files import PROPERTIES_FILE
 
@@ -571,3 +574,51 @@ def test_a_file_uri(tmp_path: Path) -> None:
     table = made(store, EVENTS, ["country"], events((TENTH, "a/b", 1)))
     assert (Path(table.uri.removeprefix("file://")) / "country=a%2Fb.lance").is_dir()
     assert content(table) == [(TENTH, "a/b", 1)]
+
+
+def _cut_down(tmp_path: Path, numbers: Sequence[int]) -> phalanx.Table:
+    """A table of another writer, which cuts numbers down to a multiple, also below zero."""
+    schema = pa.schema([("i", pa.int64()), ("n", pa.int64())])
+    table = phalanx.create(tmp_path / "t", schema, "truncate(10, i)", layout="hive")
+    for start in sorted({number // 10 * 10 for number in numbers}):
+        own = [number for number in numbers if number // 10 * 10 == start]
+        lance.write_dataset(
+            pa.table([own, own], schema=schema), tmp_path / "t" / f"i_trunc={start}.lance"
+        )
+    return phalanx.open(table.uri)
+
+
+def test_numbers_that_another_writer_cuts_down(tmp_path: Path) -> None:
+    numbers = [-25, -20, -11, -10, -9, -3, -1, 0, 4, 9, 10, 25]
+    table = _cut_down(tmp_path, numbers)
+    for value in (-26, -25, -20, -15, -10, -9, -3, -1, 0, 5, 10, 30):
+        for sign, holds in (
+            *(("=", operator.eq), ("<>", operator.ne), ("<", operator.lt), ("<=", operator.le)),
+            *((">", operator.gt), (">=", operator.ge)),
+        ):
+            where = f"i {sign} {value}"
+            wanted = [number for number in numbers if holds(number, value)]
+            assert sorted(values(table, where, "i")) == wanted, where
+            assert table.scan(where).count_rows() == len(wanted)
+    assert leaves(table, "i = 25") == ["i_trunc=20.lance"]
+    assert sorted(values(table, "i - (i % 10) = 0", "i")) == [-9, -3, -1, 0, 4, 9]
+    # A merge finds a key wherever it is, and a new row goes toward zero.
+    merged = table.merge(pa.table({"i": [-3, -5], "n": [100, 200]}), on="i")
+    assert (merged.updated, merged.inserted) == (1, 1)
+    assert values(table, "i = -3", "n") == [100]
+    assert values(table, "i = -5", "n") == [200]
+    assert leaves(table, "i = -5") == ["i_trunc=-10.lance", "i_trunc=0.lance"]
+    assert table.delete("i < 0 AND i > -10") == 4
+    assert sorted(values(table, None, "i")) == [-25, -20, -11, -10, 0, 4, 9, 10, 25]
+    with pytest.raises(PhalanxError, match=r"i_trunc=-[0-9]+.lance has numbers in 'i' .* Import"):
+        table.upgrade()
+
+
+def test_numbers_cut_toward_zero_are_upgraded(tmp_path: Path) -> None:
+    schema = pa.schema([("i", pa.int64()), ("n", pa.int64())])
+    table = phalanx.create(tmp_path / "t", schema, "truncate(10, i)", layout="hive")
+    table.append(pa.table([[-25, -3, 3], [1, 2, 3]], schema=schema))
+    table.upgrade()
+    assert table.layout == "namespace"
+    assert leaves(table, "i = -3") == leaves(table, "i = 3")
+    assert values(table, "i = -25", "n") == [1]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 import struct
+from collections.abc import Callable
 from datetime import date
 from typing import Any
 
@@ -11,10 +15,15 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSpec
+from phalanx.model import engine
 from phalanx.model.buckets import Bucket
 from phalanx.model.expression import checked
-from phalanx.model.hive_functions import HiveBucket, HiveHash
+from phalanx.model.hive_functions import HiveBucket, HiveHash, HiveTruncate
+from phalanx.model.predicate import FALSE, TRUE, Compare, In, Leaf, Predicate
+from phalanx.model.rendering import to_datafusion
+from phalanx.model.syntax import Column
 from phalanx.model.transform import IDENTITY, Transform
+from phalanx.model.truncate import Truncate
 
 
 def encoded(value: Any) -> bytes:
@@ -140,3 +149,51 @@ def test_the_expression_says_the_same(transform: Transform, values: pa.Array) ->
     expression = checked(transform.sql(values.type), [values.type], result)
     assert not isinstance(expression, Bucket)
     assert expression.apply(values).equals(transform.apply(values))
+
+
+# Each with its sides changed: the value comes first.
+SIGNS: dict[str, Callable[[int, int], bool]] = {
+    "=": operator.eq,
+    "<": operator.gt,
+    "<=": operator.ge,
+    ">": operator.lt,
+    ">=": operator.le,
+}
+
+
+@pytest.mark.parametrize("width", [1, 3, 10, 64, 100, 127])
+def test_numbers_below_zero_are_looked_for_in_both_places(width: int) -> None:
+    """By either reading of the draft's `mod`, no matching number is left out: all of int8."""
+    kind = pa.int8()
+    transform, target = HiveTruncate(width), Column(("partition_field_i_trunc",))
+    numbers = list(range(-128, 128))
+    toward_zero = [number - int(math.fmod(number, width)) for number in numbers]
+    downward = [(number - number % width + 128) % 256 - 128 for number in numbers]
+    assert transform.apply(pa.array(numbers, kind)).to_pylist() == toward_zero
+    for value in (-128, -127, -100, -11, -10, -9, -1, 0, 1, 9, 10, 99, 126, 127):
+        conditions: dict[str, Leaf] = {"=": In(Column(("i",)), pa.array([value], kind))}
+        for sign in ("<", "<=", ">", ">="):
+            conditions[sign] = Compare(Column(("i",)), sign, pa.scalar(value, kind))
+        for sign, condition in conditions.items():
+            holds = functools.partial(SIGNS[sign], value)
+            found = transform.project(condition, kind, target).predicate
+            wanted = [place for place, number in enumerate(numbers) if holds(number)]
+            for stored in (toward_zero, downward):
+                kept = may_hold_values(found, target, stored)
+                assert all(kept[place] for place in wanted), (condition, found)
+
+
+def may_hold_values(found: Predicate, target: Column, stored: list[int]) -> list[bool]:
+    if found in (TRUE, FALSE):
+        return [found == TRUE] * len(stored)
+    rows = {target.path[0]: pa.array(stored, pa.int8())}
+    held = engine.evaluate_sql(to_datafusion(found), rows, len(stored))
+    return [bool(each) for each in held.to_pylist()]
+
+
+def test_truncated_numbers_of_the_draft_are_never_joined_by_their_partitions() -> None:
+    kind = pa.int64()
+    for other in (HiveTruncate(10), Truncate(10)):
+        assert HiveTruncate(10).reduction(other, kind) is None
+        assert other.reduction(HiveTruncate(10), kind) is None
+    assert IDENTITY.reduction(HiveTruncate(10), kind) is None

@@ -14,11 +14,10 @@ from phalanx.model import arrow_json
 from phalanx.model.arrow_ipc_json import schema_from_any_json
 from phalanx.model.calendar_parts import Hour
 from phalanx.model.evolution import next_spec
-from phalanx.model.hive_functions import HiveBucket, HiveHash
+from phalanx.model.hive_functions import HiveBucket, HiveHash, HiveTruncate
 from phalanx.model.hive_properties import IS_PARTITIONED, PARTITION_COLUMNS, SCHEMA, HiveProperties
 from phalanx.model.schema import Schema
 from phalanx.model.transform import IDENTITY, Transform
-from phalanx.model.truncate import Truncate
 
 COLUMNS = pa.schema(
     [
@@ -66,16 +65,16 @@ def test_the_example_of_the_draft() -> None:
             "i_bucket",
             HiveBucket(8),
         ),
-        ({"name": "i", "function": "truncate(10)"}, "i_trunc", Truncate(10)),
+        ({"name": "i", "function": "truncate(10)"}, "i_trunc", HiveTruncate(10)),
         (
             {"name": "i", "function": "truncate", "properties": {"width": "10"}},
             "i_trunc",
-            Truncate(10),
+            HiveTruncate(10),
         ),
         (
             {"name": "i", "function": "truncate(10)", "properties": {"width": 10}},
             "i_trunc",
-            Truncate(10),
+            HiveTruncate(10),
         ),
         ({"name": "ts", "function": "hour"}, "ts_hour", Hour()),
         ({"name": "tags", "function": "hash"}, "tags_hash", HiveHash()),

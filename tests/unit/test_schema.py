@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSchema, SchemaMismatch
-from phalanx.model.schema import FIELD_ID, LAST_FIELD_ID, Schema
+from phalanx.model.schema import FIELD_ID, FORMER_NAMES, LAST_FIELD_ID, Schema
 
 POINT = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.list_(pa.utf8()))])
 EVENTS = Schema.of(
@@ -179,7 +179,11 @@ def test_json_is_compact_and_ordered() -> None:
 def test_the_last_id_is_written_only_when_its_field_is_gone() -> None:
     assert LAST_FIELD_ID not in EVENTS.to_json()
     dropped = EVENTS.drop("price")
-    assert json.loads(dropped.to_json())["metadata"] == {"owner": "sales", LAST_FIELD_ID: "7"}
+    assert json.loads(dropped.to_json())["metadata"] == {
+        "owner": "sales",
+        LAST_FIELD_ID: "7",
+        FORMER_NAMES: '{"7":["price"]}',
+    }
     read = Schema.from_json(dropped.to_json())
     assert read == dropped
     assert read.arrow.metadata == {b"owner": b"sales"}
@@ -401,3 +405,20 @@ def test_nothing_else_is_a_promotion(old: pa.DataType, new: pa.DataType) -> None
     message = re.escape(f"'a' from {schema.type_of(0)} to {new}: allowed are integers")
     with pytest.raises(SchemaMismatch, match=message):
         schema.promote("a", new)
+
+
+def test_the_names_that_fields_had_are_kept() -> None:
+    schema = Schema.of(pa.schema([("a", pa.int8()), ("s", pa.struct([("x", pa.int8())]))]))
+    assert schema.former_names == frozenset()
+    assert FORMER_NAMES not in schema.to_json()
+    changed = schema.rename("a", "b").rename("s.x", "y").add(pa.field("a", pa.int8())).drop("s")
+    assert changed.former_names == {(0, "a"), (2, "x"), (1, "s"), (2, "y")}
+    again = Schema.from_json(changed.to_json())
+    assert (again.former_names, again) == (changed.former_names, changed)
+    assert FORMER_NAMES.encode() not in (again.arrow.metadata or {})
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": ["x"]}', '{"1": 2}', "{"])
+def test_former_names_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(InvalidSchema, match=FORMER_NAMES):
+        Schema.of(pa.schema([("a", pa.int8())], metadata={FORMER_NAMES: text}))

@@ -1,4 +1,4 @@
-"""`bucket` and `hash` of the Hive-style layout, which are not those of the newest format.
+"""`bucket`, `hash` and `truncate` of the Hive-style layout, which are not the newest format's.
 
 Its bucket is the hash modulo the number of buckets, as mathematics has it: never negative. The
 newest format takes the absolute value first, so that half of all values fall in other buckets.
@@ -20,8 +20,18 @@ from phalanx.errors import InvalidSpec
 from phalanx.model.buckets import Bucket, Remainder
 from phalanx.model.expression import checked
 from phalanx.model.foreign_transform import Nearest
+from phalanx.model.literals import distinct
 from phalanx.model.murmur3 import hashed_bytes, is_hashable, murmur3
-from phalanx.model.transform import IDENTITY, Transform, check_positive
+from phalanx.model.predicate import FALSE, Compare, In, Leaf, NotNull, any_of
+from phalanx.model.syntax import Column
+from phalanx.model.transform import (
+    IDENTITY,
+    Projection,
+    Transform,
+    check_positive,
+    inclusive_bound,
+)
+from phalanx.model.truncate import Truncate
 
 _HEX_DIGITS = 8
 
@@ -72,6 +82,60 @@ class HiveBucket(Transform):
             return IDENTITY
         if isinstance(coarser, HiveBucket) and self.num_buckets % coarser.num_buckets == 0:
             return Remainder(coarser.num_buckets)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HiveTruncate(Truncate):
+    """Signed integers, cut to a multiple of `width`: toward zero, or down, as their writer does.
+
+    The draft says `value - (value mod width)`, and `mod` is not the same everywhere: −3 by 10 is in
+    0 or in −10. Values are derived toward zero, and a predicate keeps the partitions of both.
+    """
+
+    # Which of the two a stored value is, nobody recorded.
+    is_repeatable: ClassVar[bool] = False
+
+    def keeps_order(self, source: pa.DataType) -> bool:
+        return False
+
+    def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
+        if not isinstance(leaf, In | Compare):
+            return Transform.project(self, leaf, source, target)
+        reason = "numbers below zero have two places"
+        if isinstance(leaf, In):
+            both = [*self.apply(leaf.values), *self._downward(leaf.values)]
+            found = distinct(pa.array([each.as_py() for each in both], source))
+            return Projection(In(target, found), False, reason)
+        bound = inclusive_bound(leaf)
+        if bound is None:
+            return Projection(FALSE, True)
+        edge = pa.array([bound.value.as_py()], source)
+        [lower], [upper] = self._downward(edge), self.apply(edge)
+        if not bound.is_upper:
+            # Below the least number of the type the multiple wraps around.
+            if lower.as_py() > bound.value.as_py():
+                return Projection(NotNull(target), False, reason)
+            return Projection(Compare(target, ">=", lower), False, reason)
+        greatest = pa.scalar(2 ** (source.bit_width - 1) - 1 - self.width, pa.int64())
+        if greatest.as_py() < 0:
+            return Projection(NotNull(target), False, reason)
+        wrapped = Compare(target, ">", greatest.cast(source))
+        return Projection(any_of((Compare(target, "<=", upper), wrapped)), False, reason)
+
+    def _downward(self, numbers: pa.Array) -> pa.Array:
+        values = numbers.to_numpy(zero_copy_only=False)
+        wide = values.astype(np.int64)
+        with np.errstate(over="ignore"):
+            multiples = wide - np.mod(wide, np.int64(self.width))
+        return pa.array(multiples.astype(values.dtype), numbers.type)
+
+    def nearest(self, source: pa.DataType) -> Nearest:
+        """What an import into the newest format partitions by instead."""
+        note = "numbers below zero go toward zero, wherever the draft's writer has put them"
+        return Nearest((Truncate(self.width),), False, note)
+
+    def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         return None
 
 

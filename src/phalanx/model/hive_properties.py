@@ -22,7 +22,7 @@ from phalanx.model.arrow_ipc_json import schema_from_any_json, schema_to_ipc_jso
 from phalanx.model.buckets import Bucket, MultiBucket
 from phalanx.model.calendar_parts import DATE_CHAIN, CalendarPart
 from phalanx.model.evolution import derived
-from phalanx.model.hive_functions import HiveBucket, HiveHash
+from phalanx.model.hive_functions import HiveBucket, HiveHash, HiveTruncate
 from phalanx.model.hive_values import check_text, is_in_path
 from phalanx.model.partition_by import PartitionBy, PartitionTerm, partition_terms
 from phalanx.model.rows import without_ids
@@ -173,6 +173,8 @@ def _field(term: PartitionTerm, schema: Schema) -> PartitionField:
             raise InvalidSpec(
                 str(error).replace(f"a column of type {kind}", f"column {column!r} ({kind})")
             ) from None
+    if type(derivation) is Truncate and pt.is_signed_integer(kind):
+        derivation = HiveTruncate(derivation.width)
     made, result = derived(PartitionTerm(derivation, (column,)), [column], [kind])
     field_id = _field_id(column, made)
     if term.field_id not in (None, field_id):

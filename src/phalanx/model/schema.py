@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from phalanx.errors import InvalidSchema, SchemaMismatch
+from phalanx.errors import InvalidSchema, SchemaMismatch, shown
 from phalanx.model import arrow_json
 from phalanx.model.arrow_json import Json, Path
 from phalanx.model.field_ids import (
@@ -25,14 +25,20 @@ from phalanx.model.field_ids import (
 from phalanx.model.names import resolve_path
 
 LAST_FIELD_ID = "phalanx:last_field_id"
+FORMER_NAMES = "phalanx:former_names"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """An Arrow schema whose fields all have an id, and the highest id ever given."""
+    """An Arrow schema whose fields all have an id, and the highest id ever given.
+
+    `former_names` are those that fields had before they were renamed or dropped, each with the id
+    of its field: a leaf that is behind still has them.
+    """
 
     arrow: pa.Schema
     last_field_id: int
+    former_names: frozenset[tuple[int, str]] = frozenset()
     _by_id: dict[int, FieldNode] = dataclasses.field(init=False, repr=False)
     _by_path: dict[Path, int] = dataclasses.field(init=False, repr=False)
 
@@ -70,6 +76,7 @@ class Schema:
         metadata = dict(arrow.metadata or {})
         mark = metadata.pop(LAST_FIELD_ID.encode(), None)
         last = -1 if mark is None else parse_id(mark.decode(), f"The schema has {LAST_FIELD_ID}")
+        former = _former_names(metadata.pop(FORMER_NAMES.encode(), b"{}"))
         missing = [column["name"] for column in columns if given_id(column) is None]
         if 0 < len(missing) < len(columns):
             raise InvalidSchema(
@@ -78,7 +85,7 @@ class Schema:
             )
         number(columns, last, keep=not missing)
         fields = map(arrow_json.field_from_json, columns)
-        return cls(pa.schema(fields, metadata=metadata or None), last)
+        return cls(pa.schema(fields, metadata=metadata or None), last, former)
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
@@ -104,6 +111,12 @@ class Schema:
         written = {**arrow_json.schema_to_json(self.arrow), "fields": columns_of(self.arrow)}
         if self.last_field_id > max(self._by_id):
             written.setdefault("metadata", {})[LAST_FIELD_ID] = str(self.last_field_id)
+        if self.former_names:
+            names: dict[str, list[str]] = {}
+            for field_id, name in sorted(self.former_names):
+                names.setdefault(str(field_id), []).append(name)
+            told = json.dumps(names, separators=(",", ":"), ensure_ascii=False)
+            written.setdefault("metadata", {})[FORMER_NAMES] = told
         return json.dumps(written, separators=(",", ":"), ensure_ascii=False)
 
     def __eq__(self, other: object) -> bool:
@@ -211,7 +224,7 @@ class Schema:
                 "such as pa.int64()."
             )
         old = self.type_of(self._by_path[path])
-        if not _widens(old, type):
+        if not widens(old, type):
             raise SchemaMismatch(
                 f"Cannot change column {_dotted(path)} from {old} to {type}: allowed are integers "
                 "of the same sign with more bits, floats with more bits, and decimals of the same "
@@ -230,7 +243,31 @@ class Schema:
 
     def _with(self, columns: list[Json]) -> "Schema":
         fields = map(arrow_json.field_from_json, columns)
-        return Schema(pa.schema(fields, metadata=self.arrow.metadata), self.last_field_id)
+        names = _names(columns)
+        before = _names(columns_of(self.arrow))
+        former = {each for each in before.items() if names.get(each[0]) != each[1]}
+        return Schema(
+            pa.schema(fields, metadata=self.arrow.metadata),
+            self.last_field_id,
+            self.former_names | former,
+        )
+
+
+def _names(columns: list[Json]) -> dict[int, str]:
+    """The (last) name of each field that has an id, by its id."""
+    ids = ((given_id(node.field), node) for node in walk(columns) if node.numbered)
+    return {number: node.place[-1] for number, node in ids if number is not None}
+
+
+def _former_names(text: bytes) -> frozenset[tuple[int, str]]:
+    try:
+        found = dict(json.loads(text))
+        return frozenset((int(number), str(name)) for number in found for name in found[number])
+    except (ValueError, TypeError, RecursionError):
+        raise InvalidSchema(
+            f"The schema has {FORMER_NAMES} {shown(text)}: expected an object with lists of names "
+            "by field ids. Restore it, or remove it."
+        ) from None
 
 
 def _check_names(nodes: list[FieldNode]) -> None:
@@ -249,7 +286,8 @@ def _check_names(nodes: list[FieldNode]) -> None:
             )
 
 
-def _widens(old: pa.DataType, new: pa.DataType) -> bool:
+def widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether a column of one type may be promoted to the other."""
     kinds = (pa.types.is_signed_integer, pa.types.is_unsigned_integer, pa.types.is_floating)
     if any(is_kind(old) and is_kind(new) for is_kind in kinds):
         return bool(new.bit_width > old.bit_width)

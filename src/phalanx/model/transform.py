@@ -226,7 +226,7 @@ class Identity(Transform):
             coarser.result_type(source)
         except InvalidSpec:
             return None
-        return coarser
+        return coarser if coarser.is_repeatable else None
 
 
 IDENTITY = Identity()

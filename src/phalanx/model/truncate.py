@@ -155,6 +155,8 @@ class Truncate(Transform):
         # Large floats are rounded, and cutting them again rounds again.
         if not isinstance(coarser, Truncate) or pt.is_floating(source):
             return None
+        if not coarser.is_repeatable:
+            return None
         if is_text(_decoded(source)):
             return coarser if coarser.width <= self.width else None
         return coarser if coarser.width % self.width == 0 else None

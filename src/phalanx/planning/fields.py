@@ -79,8 +79,11 @@ def _term(
     """The field's own expression over the columns, as a query that uses it would be simplified.
 
     None where the two would not mean the same: SQL takes calendar parts in the column's zone,
-    and tells apart floats that share a partition. Transforms of other systems have no SQL.
+    and tells apart floats that share a partition. Transforms of other systems have no SQL, and
+    nobody may know which values are stored.
     """
+    if not field.derivation.is_repeatable:
+        return None
     if None in sources or not all(has_utc_meaning(kind) for kind in types):
         return None
     if any(pt.is_floating(kind) for kind in types):

@@ -10,7 +10,7 @@ from phalanx.model.evolution import next_spec
 from phalanx.model.expression import Expression
 from phalanx.model.expression_specs import nearest_bucket
 from phalanx.model.foreign_transform import ForeignTransform, Nearest
-from phalanx.model.hive_functions import HiveBucket, HiveHash
+from phalanx.model.hive_functions import HiveBucket, HiveHash, HiveTruncate
 from phalanx.model.partition_by import CustomExpression, PartitionTerm
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
@@ -93,7 +93,7 @@ def _field_id(
 
 def _nearest(field: PartitionField, schema: Schema, drafted: bool) -> Nearest | None:
     """What stands for a field that the format does not have; None for one that it has."""
-    if isinstance(field.derivation, ForeignTransform | HiveBucket | HiveHash):
+    if isinstance(field.derivation, ForeignTransform | HiveBucket | HiveHash | HiveTruncate):
         return field.derivation.nearest(schema.type_of(field.source_ids[0]))
     return nearest_bucket(field) if drafted else None
 

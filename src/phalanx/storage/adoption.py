@@ -105,11 +105,20 @@ def check_renumbering(dataset: lance.LanceDataset, schema: Schema, location: Loc
 
 
 def claim(
-    dataset: lance.LanceDataset, owner: str, root: Location, location: Location
+    dataset: lance.LanceDataset,
+    owner: str,
+    root: Location,
+    location: Location,
+    *,
+    is_listed: bool = False,
 ) -> lance.LanceDataset:
-    """Write down to which namespace the table belongs; refuse another namespace's table."""
+    """Write down to which namespace the table belongs; refuse another namespace's table.
+
+    The manifest of the root may list it already.
+    """
     parent, _, directory = location.uri.rpartition("/")
-    elsewhere = parent != root.uri and _LEAF_DIRECTORY.fullmatch(directory) is not None
+    is_a_leaf = parent != root.uri and _LEAF_DIRECTORY.fullmatch(directory) is not None
+    elsewhere = is_a_leaf and not is_listed
     written = dataset.metadata.get(OWNER)
     known = json.loads(written) if written else {"id": None, "root": parent}
     if known["id"] == owner:
@@ -124,14 +133,31 @@ def claim(
     return location.open()
 
 
-def renumber(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
+def renumber(
+    dataset: lance.LanceDataset, schema: Schema, location: Location, mark: str | None = None
+) -> lance.LanceDataset:
     """Give the table the namespace's field ids and column order; deletions stay.
 
     The last step cannot see a commit that another client makes at the same moment: if there was
     one, the table is put back as that client left it, and `CommitConflict` raised.
     """
     if is_aligned(dataset, schema):
-        return
+        return dataset
+    staged = renumbered(dataset, schema, location)
+    restore = LanceOperation.Restore(staged.version)
+    options = location.write_options
+    done = LanceDataset.commit(
+        dataset, restore, read_version=dataset.version, commit_message=mark, **options
+    )
+    if done.version != dataset.version + 1:
+        _put_back(done, location)
+    return done
+
+
+def renumbered(
+    dataset: lance.LanceDataset, schema: Schema, location: Location
+) -> lance.LanceDataset:
+    """A detached version of the table with the namespace's field ids and column order."""
     new_ids = _new_ids(dataset, schema)
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     steps: list[LanceOperation.BaseOperation] = [LanceOperation.Project(lance_schema(schema))]
@@ -143,10 +169,7 @@ def renumber(dataset: lance.LanceDataset, schema: Schema, location: Location) ->
         staged = LanceDataset.commit(
             staged, step, read_version=staged.version, detached=True, **options
         )
-    restore = LanceOperation.Restore(staged.version)
-    done = LanceDataset.commit(dataset, restore, read_version=dataset.version, **options)
-    if done.version != dataset.version + 1:
-        _put_back(done, location)
+    return staged
 
 
 def _put_back(done: lance.LanceDataset, location: Location) -> None:

@@ -21,9 +21,9 @@ from phalanx.planning.scan import READ_VERSION as LEAF_VERSION
 from phalanx.storage.leaf_listing import Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_columns import READ_VERSION
 from phalanx.storage.manifest_rows import ADDRESS, Addresses
 from phalanx.storage.naming import SEPARATOR
-from phalanx.storage.pins import READ_VERSION
 from phalanx.storage.reconcile import aligned
 from phalanx.storage.staging import emptied
 
@@ -51,7 +51,8 @@ class DroppedLeaf:
     def without_rows(self, schema: Schema) -> int:
         """A version of the leaf with the namespace's schema, and no rows."""
         version = emptied(self.location, self.version).version
-        return int(aligned(self.location, self.location.open_leaf(version), schema).version)
+        emptied_leaf = self.location.open_leaf(version)
+        return int(aligned(self.location, emptied_leaf, schema, is_ours=True).version)
 
     def count_rows(self) -> int:
         """How many rows it had."""
@@ -132,4 +133,4 @@ def _rows(manifest: Manifest, names: Collection[str] | None = None) -> pa.Table:
     if names is not None and len(names) <= _FEW:
         ids = ", ".join("'" + f"{_PREFIX}{name}".replace("'", "''") + "'" for name in names)
         condition += f" AND object_id IN ({ids})"
-    return manifest.dataset.to_table(filter=condition, with_row_address=True)
+    return manifest.table(condition, with_row_address=True)

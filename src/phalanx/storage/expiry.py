@@ -137,8 +137,8 @@ def _versions(
 
 
 def _rows(manifest: Manifest, kind: str, column: str) -> Iterator[tuple[str, Any, int]]:
-    rows = manifest.dataset.to_table(
-        columns=["object_id", column], filter=f"object_type = '{kind}'", with_row_address=True
+    rows = manifest.table(
+        columns=["object_id", column], condition=f"object_type = '{kind}'", with_row_address=True
     )
     names = ("object_id", column, "_rowaddr")
     yield from zip(*(rows.column(name).to_pylist() for name in names), strict=True)

@@ -43,16 +43,10 @@ from phalanx.storage.history_rows import (
 )
 from phalanx.storage.manifest import HEAD, Manifest
 from phalanx.storage.manifest_changes import change, completed, upsert
+from phalanx.storage.manifest_columns import PIN_COLUMNS, READ_BRANCH, READ_TAG, READ_VERSION
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR
-from phalanx.storage.pins import (
-    PIN_COLUMNS,
-    READ_BRANCH,
-    READ_TAG,
-    READ_VERSION,
-    branch_of,
-    is_pinned,
-)
+from phalanx.storage.pins import branch_of, is_pinned
 from phalanx.storage.races import Result, Unsettled, is_lost_race, settling, until_won
 from phalanx.storage.steps import Step, reach
 
@@ -142,9 +136,9 @@ def head_row(head: Head) -> pa.Table:
 
 def first_head(manifest: Manifest) -> Head:
     """What comes before the first snapshot: no number that was ever seen is used again."""
-    rows = manifest.dataset.to_table(
+    rows = manifest.table(
         columns=["object_id", "object_type", "metadata"],
-        filter=f"object_type IN ('{TABLE_VERSION}', '{PHALANX}')",
+        condition=f"object_type IN ('{TABLE_VERSION}', '{PHALANX}')",
     )
     numbers = []
     for row in rows.to_pylist():
@@ -312,7 +306,7 @@ def _listed_again(manifest: Manifest, new: pa.Table) -> list[DroppedLeaf]:
 def _on_their_branches(rows: pa.Table, found: pa.Table) -> pa.Table:
     """The rows, each with the branch that its leaf is read from; no tag stands for a new version.
 
-    Only the expression draft has these columns.
+    A manifest of the newest text has none of these columns.
     """
     if READ_BRANCH in rows.column_names:
         names, places = found.column(OBJECT_ID).to_pylist(), found.column(LOCATION).to_pylist()
@@ -359,22 +353,20 @@ def _drop_rows(names: Sequence[str], number: int) -> pa.Table:
 def leave_strong(manifest: Manifest) -> None:
     """Take away in one commit all that only strong mode has.
 
-    In the expression draft rows may say what is to be read in weak mode too: that stays.
+    Rows may say what is to be read in weak mode too: where no strong time has just ended, that
+    stays.
     """
-    properties = manifest.properties
-    if properties.mode == "strong":
+    if manifest.properties.mode == "strong":
         # Another writer has gone back to it: what is there is its own.
         return
-    if properties.is_drafted and not manifest.row(HEAD).num_rows:
-        return
     columns = manifest.dataset.schema.names
-    pinned = is_pinned(columns)
+    pinned = is_pinned(columns) if manifest.has_left_strong else "false"
     # Whoever repeats a transaction finds its marker, whatever the mode was meanwhile.
     ours = (
         f"object_type IN ('{TABLE_VERSION}', '{DROPPED}') OR "
         f"(object_type = '{PHALANX}' AND object_id NOT LIKE '{MARKER}{SEPARATOR}%')"
     )
-    rows = manifest.dataset.to_table(filter=f"{ours} OR ({pinned})", with_row_address=True)
+    rows = manifest.table(f"{ours} OR ({pinned})", with_row_address=True)
     if not rows.num_rows:
         return
     tables = rows.filter(pc.equal(rows.column("object_type"), "table"))

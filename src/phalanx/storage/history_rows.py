@@ -139,9 +139,9 @@ def entries_of(manifest: Manifest, object_id: str, after: int = 0) -> list[Entry
     prefix = object_id.replace("'", "''") + SEPARATOR
     # A range, because names may hold what LIKE takes for wildcards.
     beyond = prefix[:-1] + chr(ord(SEPARATOR) + 1)
-    rows = manifest.dataset.to_table(
+    rows = manifest.table(
         columns=["object_id", "read_version", "metadata"],
-        filter=f"object_type = '{TABLE_VERSION}' AND object_id > '{prefix}' "
+        condition=f"object_type = '{TABLE_VERSION}' AND object_id > '{prefix}' "
         f"AND object_id < '{beyond}'",
     )
     found = []
@@ -158,8 +158,8 @@ def leaves_changed(manifest: Manifest, snapshots: range) -> list[str]:
     ends = " OR ".join(f"object_id LIKE '%{SEPARATOR}{number}'" for number in snapshots)
     if not ends:
         return []
-    rows = manifest.dataset.to_table(
-        columns=["object_id"], filter=f"object_type = '{TABLE_VERSION}' AND ({ends})"
+    rows = manifest.table(
+        columns=["object_id"], condition=f"object_type = '{TABLE_VERSION}' AND ({ends})"
     )
     names = (name.rpartition(SEPARATOR)[0] for name in rows.column("object_id").to_pylist())
     return list(dict.fromkeys(names))
@@ -194,9 +194,9 @@ def versions_at(manifest: Manifest, snapshot: int) -> dict[str, int]:
 
 def _version_rows(manifest: Manifest) -> pa.Table:
     """The `table_version` rows of versions and drops: their leaf and snapshot, what they say."""
-    rows = manifest.dataset.to_table(
+    rows = manifest.table(
         columns=["object_id", "read_version", "metadata"],
-        filter=f"object_type = '{TABLE_VERSION}' AND "
+        condition=f"object_type = '{TABLE_VERSION}' AND "
         f"(read_version IS NOT NULL OR metadata = '{DROP}')",
     )
     pattern = rf"^(?s:(?P<leaf>.*))\{SEPARATOR}(?P<number>[0-9]{{1,18}})$"
@@ -237,9 +237,7 @@ def committed_marker(manifest: Manifest, marker: Marker) -> int | None:
 
 def committed_markers(manifest: Manifest, prefix: str) -> dict[str, int]:
     """The markers that begin with a text and were committed, each with its snapshot."""
-    rows = manifest.dataset.to_table(
-        columns=["object_id", "metadata"], filter=f"object_type = '{PHALANX}'"
-    )
+    rows = manifest.table(columns=["object_id", "metadata"], condition=f"object_type = '{PHALANX}'")
     said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
     found = [json.loads(text) for name, text in said if name.startswith(f"{MARKER}{SEPARATOR}")]
     return {
@@ -251,9 +249,7 @@ def committed_markers(manifest: Manifest, prefix: str) -> dict[str, int]:
 
 def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
     """What the snapshot rows say, the oldest first."""
-    rows = manifest.dataset.to_table(
-        columns=["object_id", "metadata"], filter=f"object_type = '{PHALANX}'"
-    )
+    rows = manifest.table(columns=["object_id", "metadata"], condition=f"object_type = '{PHALANX}'")
     said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
     found = [json.loads(text) for name, text in said if name.startswith(f"{SNAPSHOT}{SEPARATOR}")]
     return sorted(found, key=lambda snapshot: int(snapshot["id"]))

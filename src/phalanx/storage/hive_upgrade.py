@@ -20,7 +20,7 @@ from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.model.hive_properties import PREFIX
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.planning.scan import LOCATION
 from phalanx.storage import creation
 from phalanx.storage.adoption import check_renumbering, renumber
@@ -57,6 +57,36 @@ def check_leaves(root: HiveRoot) -> None:
             check_renumbering(dataset, schema, location)
 
     in_parallel(check, _leaves(root))
+
+
+def check_toward_zero(root: HiveRoot, field: PartitionField) -> None:
+    """Refuse rows below zero that another writer has cut downward: the newest format looks for
+    them elsewhere.
+    """
+    schema = root.hive.schema
+    [source] = field.source_ids
+    column = schema.path_of(source)
+    assert column is not None
+    leaves = root.leaves()[root.hive.spec.id]
+    below = leaves.filter(pc.less(leaves.column(field.field_id), 0))
+
+    def check(each: tuple[str, int]) -> None:
+        location, value = each
+        dataset = root.root.child(location).open_leaf()
+        for batch in dataset.scanner(columns=[column[0]]).to_batches():
+            cut = field.derivation.apply(batch.column(column[0]))
+            if pc.any(pc.not_equal(cut, value)).as_py():
+                raise PhalanxError(
+                    f"Cannot upgrade {root.root}: its partition {location} has numbers in "
+                    f"{column[0]!r} that were cut down to {value}, and the newest format cuts "
+                    "toward zero: it would look for them in another partition. Import the table "
+                    "instead."
+                )
+
+    pairs = zip(
+        below.column(LOCATION).to_pylist(), below.column(field.field_id).to_pylist(), strict=True
+    )
+    in_parallel(check, list(pairs))
 
 
 def _check_manifest(root: Location) -> None:

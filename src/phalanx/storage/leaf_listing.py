@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import lance
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata
 
-from phalanx.model.grouping import positions
+from phalanx.model.grouping import group, positions
 from phalanx.model.partition_key import key_columns
 from phalanx.planning.pruning import Pruning
 from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID, READ_VERSION
@@ -38,6 +39,18 @@ class LeafShape(Protocol):
         self, dataset: lance.LanceDataset, files: Sequence[FragmentMetadata], location: Location
     ) -> None:
         """Refuse files that were written for another shape than the leaf has by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoubledPartition:
+    """A partition of a spec with several leaves, the first of which gets new rows.
+
+    Names of partition namespaces are random (format: Partition Namespace Naming): nothing keeps
+    another writer from making a second one with the same values. All its leaves are read.
+    """
+
+    spec_id: int
+    leaves: pa.Table
 
 
 class LeafListing(ABC):
@@ -112,6 +125,28 @@ class LeafListing(ABC):
         """For each partition key of a spec (the newest) its row among the leaves; else −1."""
         number = self.properties.spec.id if spec_id is None else spec_id
         return positions(keys, self.keys_of_leaves(number, self.leaves()[number]))
+
+    def of_partitions(self, keys: pa.Table, spec_id: int | None = None) -> pa.Table:
+        """All leaves of these partitions of a spec (the newest): a partition may have several."""
+        number = self.properties.spec.id if spec_id is None else spec_id
+        leaves = self.leaves()[number]
+        return leaves.filter(pa.array(positions(self.keys_of_leaves(number, leaves), keys) >= 0))
+
+    def doubled(self) -> list[DoubledPartition]:
+        """The partitions that have several leaves, with or without rows."""
+        found = []
+        for number, leaves in sorted(self.leaves().items()):
+            groups = group(self.keys_of_leaves(number, leaves), leaves.num_rows)
+            if groups.count == leaves.num_rows:
+                continue
+            order = np.argsort(groups.codes, kind="stable")
+            starts = np.flatnonzero(np.diff(groups.codes[order], prepend=-1))
+            found += [
+                DoubledPartition(number, leaves.take(pa.array(places)))
+                for places in np.split(order, starts[1:])
+                if len(places) > 1
+            ]
+        return found
 
     def keys_of_leaves(self, spec_id: int, leaves: pa.Table) -> pa.Table:
         """The partition keys of a spec's leaves."""

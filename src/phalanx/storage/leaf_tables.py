@@ -15,6 +15,7 @@ from phalanx.model.spec import PartitionSpec
 from phalanx.model.syntax import Column
 from phalanx.planning.residual import columns_of
 from phalanx.planning.scan import LEAF_COLUMNS, OBJECT_ID
+from phalanx.storage.manifest_columns import converted
 from phalanx.storage.manifest_rows import ADDRESS
 
 # The manifest's columns that `LEAF_COLUMNS` are made of.
@@ -34,7 +35,12 @@ def by_spec(rows: pa.Table, specs: Mapping[int, PartitionSpec]) -> dict[int, pa.
 
 def of_spec(rows: pa.Table, spec: PartitionSpec) -> pa.Table:
     """Manifest rows as the leaves of one spec, fields under their own ids."""
-    values = [rows.column(field.column).cast(field.result_type) for field in spec.fields]
+    values = [
+        converted(rows.column(field.column), field.result_type, field.column, "the namespace")
+        if field.column in rows.column_names
+        else pa.nulls(rows.num_rows, field.result_type)
+        for field in spec.fields
+    ]
     types = [pa.string(), pa.string(), pa.uint64(), pa.uint64()]
     schema = list(zip(LEAF_COLUMNS, types, strict=True))
     schema += [(field.field_id, field.result_type) for field in spec.fields]

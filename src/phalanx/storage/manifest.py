@@ -6,7 +6,7 @@ One `Manifest` is one version of it, and never changes (format: Manifest Table S
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from phalanx.errors import (
     CommitConflict,
+    InvalidManifest,
     NotPartitioned,
     PhalanxError,
     StorageFailure,
@@ -27,13 +28,15 @@ from phalanx.planning.scan import OBJECT_ID, READ_VERSION, ROW_ADDRESS
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.known_leaves import KnownLeaves
 from phalanx.storage.leaf_listing import LeafListing, LeafShape
-from phalanx.storage.leaf_tables import STORED_COLUMNS, by_spec, filtered, in_order, of_spec
+from phalanx.storage.leaf_tables import by_spec, filtered, in_order, of_spec
 from phalanx.storage.location import Location, new_cache
+from phalanx.storage.manifest_columns import READ_VERSION as STORED_VERSION
+from phalanx.storage.manifest_columns import check_columns, check_tables, completed, plain
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.marks import Mark
 from phalanx.storage.naming import SEPARATOR, spec_namespace
 from phalanx.storage.parallel import in_parallel
-from phalanx.storage.pins import READ_BRANCH, READ_TAG, Tag, is_pinned, resolved
+from phalanx.storage.pins import PINS, Tag, is_pinned, resolved
 from phalanx.storage.properties import MODE, Properties, properties_of
 from phalanx.storage.reconcile import AlignedLeaves
 
@@ -70,6 +73,7 @@ class Manifest(LeafListing):
         self.root = root
         self.dataset = dataset
         self.version: int = dataset.version
+        check_columns(dataset.schema.names, root)
         self.properties: Properties = self._properties()
         self._leaves: dict[int, pa.Table] | None = None
         self._known = None if earlier is None else earlier._known_to(self)
@@ -79,6 +83,7 @@ class Manifest(LeafListing):
         self._is_staged = False
         self._tags: list[Tag] = []
         self._rows: dict[str, pa.Table] = {}
+        self._pinned: tuple[str, ...] | None = None
 
     @property
     def layout(self) -> str:
@@ -176,6 +181,48 @@ class Manifest(LeafListing):
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
+    def table(
+        self,
+        condition: str,
+        columns: Sequence[str] | None = None,
+        *,
+        with_row_address: bool = False,
+        limit: int | None = None,
+        fragments: list[lance.LanceFragment] | None = None,
+    ) -> pa.Table:
+        """Some rows, with the format's columns in the types that `manifest_columns` names.
+
+        A column that is asked for and that the manifest lacks is NULL.
+        """
+        names = self.dataset.schema.names
+        rows = self.dataset.scanner(
+            columns=None if columns is None else [name for name in columns if name in names],
+            filter=condition,
+            with_row_address=with_row_address,
+            limit=limit,
+            fragments=fragments,
+        ).to_table()
+        rows = plain(rows, self.root)
+        if columns is None:
+            return rows
+        return completed(rows, [*columns, *([ADDRESS] if with_row_address else [])])
+
+    @property
+    def pinned(self) -> tuple[str, ...]:
+        """The object ids of tables whose rows say what is read of them, in order."""
+        return () if self.has_stale_pins else self._named_pins()
+
+    @property
+    def has_stale_pins(self) -> bool:
+        """Whether rows name versions that only a strong mode which has ended had them name."""
+        return bool(self._named_pins()) and self.has_left_strong
+
+    def _named_pins(self) -> tuple[str, ...]:
+        if self._pinned is None:
+            rows = self.table(is_pinned(self.dataset.schema.names), ["object_id"])
+            self._pinned = tuple(sorted(rows.column("object_id").to_pylist()))
+        return self._pinned
+
     @property
     def total_partitions(self) -> int:
         """How many leaf tables there are, under all specs."""
@@ -258,9 +305,9 @@ class Manifest(LeafListing):
         """The rows with these ids, all their columns."""
         names = list(object_ids)
         if len(names) > _MOST_LISTED:
-            rows = self.dataset.to_table()
+            rows = self.table("true")
             return rows.filter(pc.is_in(rows.column("object_id"), pa.array(names, pa.string())))
-        return self.dataset.to_table(filter=_named(names))
+        return self.table(_named(names))
 
     def rows_of_leaves(self, leaves: pa.Table) -> pa.Table:
         """The rows that list these leaves, all their columns."""
@@ -268,7 +315,7 @@ class Manifest(LeafListing):
         if not names or self.dataset.has_stable_row_ids:
             # Another writer made the manifest: its rows go by other numbers than their addresses.
             return self.rows_of(names)
-        return self.dataset._take_rows(leaves.column(ROW_ADDRESS).to_pylist())
+        return plain(self.dataset._take_rows(leaves.column(ROW_ADDRESS).to_pylist()), self.root)
 
     def row(self, object_id: str) -> pa.Table:
         """The row with this id, if there is one: all its columns, and its address.
@@ -278,10 +325,10 @@ class Manifest(LeafListing):
         if object_id not in self._rows:
             condition = _named([object_id])
             newest = self.dataset.get_fragments()[-1:]
-            found = [each.to_table(filter=condition, with_row_address=True) for each in newest]
-            if not found or not found[0].num_rows:
-                found = [self.dataset.to_table(filter=condition, with_row_address=True)]
-            self._rows[object_id] = found[0]
+            found = self.table(condition, with_row_address=True, fragments=newest)
+            if not found.num_rows:
+                found = self.table(condition, with_row_address=True)
+            self._rows[object_id] = found
         return self._rows[object_id]
 
     def _all_leaves(self) -> dict[int, pa.Table]:
@@ -305,6 +352,7 @@ class Manifest(LeafListing):
     def _listed_in(self, fragments: list[lance.LanceFragment] | None) -> dict[int, pa.Table]:
         """The leaves that some fragments (all) list."""
         rows = self._listed("object_type = 'table'", fragments)
+        self._check_fields(rows)
         leaves = by_spec(rows, self.properties.specs)
         if sum(each.num_rows for each in leaves.values()) < rows.num_rows:
             self._check_spec_versions()
@@ -315,26 +363,32 @@ class Manifest(LeafListing):
     ) -> pa.Table:
         """The leaves under a condition, each with the version that its readers must read."""
         stored = [name for name in self._columns() if name in self.dataset.schema.names]
-        rows = self.dataset.scanner(
-            columns=stored, filter=condition, fragments=fragments, with_row_address=True
-        ).to_table()
-        unknown = pa.nulls(rows.num_rows, pa.uint64())
-        if self.properties.is_drafted and not self.has_left_strong:
-            rows, self._tags = resolved(self.root, rows)
-            return rows
-        if "read_version" not in stored:
-            rows = rows.append_column("read_version", unknown)
-        place = rows.column_names.index("read_version")
-        if self._mode == "weak":
+        rows = self.table(condition, stored, fragments=fragments, with_row_address=True)
+        rows, self._tags = self.read_of(rows)
+        return rows
+
+    def read_of(self, rows: pa.Table) -> tuple[pa.Table, list[Tag]]:
+        """Rows of tables with the location and version that are read; and the tags they go by.
+
+        A pin is what is read, in every layout and mode (format: Read Behavior). In strong mode a
+        row that names nothing is read as its highest `table_version` row says (Appendix C).
+        """
+        pins = [name for name in PINS if name in rows.column_names]
+        is_pinned = any(rows.column(name).null_count < rows.num_rows for name in pins)
+        if is_pinned and self.has_left_strong:
             # What a namespace that was strong has left there is over.
-            return rows.set_column(place, "read_version", unknown)
-        versions = rows.column("read_version")
-        if not versions.null_count:
-            return rows
+            rows = rows.drop_columns(pins)
+        rows, tags = resolved(self.root, rows)
+        check_tables(rows, self.root)
+        versions = rows.column(STORED_VERSION)
+        is_kept_by_rows = self.properties.mode == "strong" and not self.properties.is_drafted
+        if not is_kept_by_rows or not versions.null_count:
+            return rows, tags
         newest = self._newest_versions()
         listed = [newest.get(name) for name in rows.column("object_id").to_pylist()]
         filled = pc.coalesce(versions, pa.array(listed, pa.uint64()))
-        return rows.set_column(place, "read_version", filled)
+        place = rows.column_names.index(STORED_VERSION)
+        return rows.set_column(place, STORED_VERSION, filled), tags
 
     @property
     def _mode(self) -> str | None:
@@ -346,15 +400,13 @@ class Manifest(LeafListing):
     def has_left_strong(self) -> bool:
         """Whether the mode is weak, and what it was strong with has not been cleared away yet.
 
-        Else the expression draft has a row honoured in every mode.
+        Else what a row says is read counts in every mode.
         """
         return self._mode == "weak" and self.row(HEAD).num_rows > 0
 
     def _newest_versions(self) -> dict[str, int]:
         """What the highest `table_version` row of each table says (format: Appendix C)."""
-        rows = self.dataset.to_table(
-            columns=["object_id", "read_version"], filter="object_type = 'table_version'"
-        )
+        rows = self.table("object_type = 'table_version'", ["object_id", STORED_VERSION])
         found: dict[str, tuple[int, int]] = {}
         for object_id, version in zip(
             *(column.to_pylist() for column in rows.columns), strict=True
@@ -365,21 +417,43 @@ class Manifest(LeafListing):
         return {table: version for table, (_, version) in found.items()}
 
     def _is_worth_keeping(self, pruning: Pruning | None) -> bool:
-        return pruning is None or self._asked > 0 or self.dataset.count_rows() <= _FEW_ROWS
+        if pruning is None or self._asked > 0 or not self._has_fields():
+            return True
+        return self.dataset.count_rows() <= _FEW_ROWS
+
+    def _has_fields(self) -> bool:
+        """Whether Lance can prune: the manifest has each partition field, and in its type."""
+        stored = {column.name: column.type for column in self.dataset.schema}
+        return all(
+            stored.get(field.column) == field.result_type
+            for spec in self.properties.specs.values()
+            for field in spec.fields
+        )
+
+    def _check_fields(self, rows: pa.Table) -> None:
+        """Refuse partitions without the columns that hold their values."""
+        for number, spec in self.properties.specs.items():
+            missing = [each.column for each in spec.fields if each.column not in rows.column_names]
+            if not missing:
+                continue
+            prefix = f"{spec_namespace(number)}{SEPARATOR}"
+            if pc.any(pc.starts_with(rows.column("object_id"), prefix)).as_py():
+                raise InvalidManifest(
+                    f"The manifest of {self.root} lists partitions under {spec_namespace(number)}, "
+                    f"and has no column {missing[0]!r} with their values. Something else has "
+                    "written it. Restore the column."
+                )
 
     def _columns(self) -> list[str]:
         fields = {field.column for spec in self.properties.specs.values() for field in spec.fields}
-        pins = (READ_BRANCH, READ_TAG) if self.properties.is_drafted else ()
-        return [*(name for name in STORED_COLUMNS if name != ADDRESS), *pins, *sorted(fields)]
+        return ["object_id", "location", *PINS, *sorted(fields)]
 
     def _check_spec_versions(self) -> None:
         """Refuse data under a spec that has no definition: it would be left out in silence."""
         known = " OR ".join(
             f"object_id LIKE '{spec_namespace(number)}$%'" for number in self.properties.specs
         )
-        unknown = self.dataset.to_table(
-            columns=["object_id"], filter=f"object_type = 'table' AND NOT ({known})", limit=1
-        )
+        unknown = self.table(f"object_type = 'table' AND NOT ({known})", ["object_id"], limit=1)
         if unknown.num_rows:
             name = unknown.column(0)[0].as_py().split(SEPARATOR)[0]
             raise UnknownSpec(

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from phalanx.errors import CommitConflict
 from phalanx.model.spec import PartitionField
 from phalanx.storage.manifest import DIRECTORY, Manifest
+from phalanx.storage.manifest_columns import METADATA, PIN_COLUMNS, TYPES, converted
 from phalanx.storage.manifest_rows import Addresses, change_rows, is_piled_up
-from phalanx.storage.pins import PIN_COLUMNS
 from phalanx.storage.properties import EPOCH, Properties
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.steps import Step, reach
@@ -30,9 +30,7 @@ def insert(manifest: Manifest, rows: pa.Table) -> None:
     """Add the rows that are not there, in one commit; a lost race if one is there by now."""
     ids = rows.column("object_id")
     assert len(pc.unique(ids)) == len(ids), "duplicate keys would both be inserted"
-    # A promotion that was cut off has made a column wider than its field is yet.
-    columns = pa.schema([manifest.dataset.schema.field(name) for name in rows.column_names])
-    rows = pa.table([rows.column(field.name).cast(field.type) for field in columns], schema=columns)
+    rows = completed(manifest, rows)
     merge = _writable(manifest).merge_insert("object_id").when_not_matched_insert_all()
     merge.use_index(False).conflict_retries(0).execute(rows)
     _tidy(manifest)
@@ -75,8 +73,10 @@ def completed(manifest: Manifest, rows: pa.Table) -> pa.Table:
     ids = rows.column("object_id")
     assert len(pc.unique(ids)) == len(ids), "duplicate keys would both be inserted"
     schema = manifest.dataset.schema
+    # Others have chosen other types; and a promotion that was cut off has made a column wider than
+    # its field is yet.
     columns = [
-        rows.column(field.name).cast(field.type)
+        converted(rows.column(field.name), field.type, field.name, manifest.root)
         if field.name in rows.column_names
         else pa.nulls(rows.num_rows, field.type)
         for field in schema
@@ -130,12 +130,21 @@ def pin_columns(properties: Properties) -> tuple[pa.Field, ...]:
     return PIN_COLUMNS if properties.is_drafted else PIN_COLUMNS[:1]
 
 
-def add_pin_columns(manifest: Manifest) -> None:
-    """Add those columns that another writer has left out."""
+def add_own_columns(manifest: Manifest) -> None:
+    """Add the columns that strong mode needs, and another writer has left out."""
     present = set(manifest.dataset.schema.names)
-    if missing := [each for each in pin_columns(manifest.properties) if each.name not in present]:
+    wanted = [*pin_columns(manifest.properties), pa.field(METADATA, TYPES[METADATA])]
+    fields = [field for spec in manifest.properties.specs.values() for field in spec.fields]
+    wanted += {field.column: column_of(field) for field in fields}.values()
+    if missing := [each for each in wanted if each.name not in present]:
         _writable(manifest).add_columns(missing)
         reach(Step.COLUMNS_CHANGED)
+
+
+def lacks_columns(manifest: Manifest) -> bool:
+    """Whether another writer has left out columns that partitions of the newest spec need."""
+    present = set(manifest.dataset.schema.names)
+    return any(field.column not in present for field in manifest.properties.spec.fields)
 
 
 def drop_columns(manifest: Manifest, names: list[str]) -> None:

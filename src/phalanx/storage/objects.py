@@ -15,8 +15,8 @@ from lance.dataset import ColumnOrdering
 
 from phalanx.model.partition_key import text_of
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_columns import READ_VERSION
 from phalanx.storage.naming import SEPARATOR, spec_namespace
-from phalanx.storage.pins import resolved
 from phalanx.storage.properties import spec_key
 
 NAMESPACE = "namespace"
@@ -45,17 +45,18 @@ class Entry:
 def find(manifest: Manifest, object_id: str, kind: str) -> Entry | None:
     """The namespace or table with this id."""
     where = f"object_id = {_quoted(object_id)} AND object_type = {_quoted(kind)}"
-    rows = manifest.dataset.to_table(filter=where)
+    rows = manifest.table(where)
     if not rows.num_rows:
         return None
     first = rows.slice(0, 1)
-    if manifest.properties.is_drafted and kind == TABLE:
-        first, _ = resolved(manifest.root, first)
-    stored = json.loads(first.column("metadata")[0].as_py() or "{}")
+    if kind == TABLE:
+        first, _ = manifest.read_of(first)
+    said = first.column("metadata")[0].as_py() if "metadata" in first.column_names else None
+    stored = json.loads(said or "{}")
     return Entry(
         object_id,
         first.column("location")[0].as_py(),
-        first.column("read_version")[0].as_py() if "read_version" in first.column_names else None,
+        first.column(READ_VERSION)[0].as_py() if kind == TABLE else None,
         {key: text for key, text in stored.items() if isinstance(text, str)},
         first,
     )

@@ -18,7 +18,8 @@ from phalanx.model.rendering import to_lance
 from phalanx.model.rows import chosen_column, readable
 from phalanx.model.schema import Schema
 from phalanx.storage.known_versions import known
-from phalanx.storage.lance_schema import is_aligned, schema_of
+from phalanx.storage.lance_schema import is_aligned
+from phalanx.storage.leaf_fields import fields_of
 from phalanx.storage.path_values import check_stored, for_leaf
 from phalanx.storage.reading import LeafScan, columns_read
 from phalanx.storage.reconcile import reconciled
@@ -73,7 +74,7 @@ class OpenLeaf:
         predicate = TRUE if all_rows else self.scan.predicate
         path = self.scan.path
         if not self.is_plain:
-            leaf = schema_of(self.dataset)
+            leaf = fields_of(self.dataset, self.scan.schema, self.scan.location)
             for batch in self.dataset.scanner(fragments=fragments, with_row_id=True).to_batches():
                 rows = reconciled(batch, leaf, self.scan.schema)
                 kept = matches(predicate, rows)
@@ -113,7 +114,7 @@ class OpenLeaf:
         path, wanted = self.scan.path, ids.tolist()
         if not self.is_plain:
             found = self.dataset._take_rows(wanted).combine_chunks().to_batches()
-            leaf = schema_of(self.dataset)
+            leaf = fields_of(self.dataset, self.scan.schema, self.scan.location)
             rows = [reconciled(batch, leaf, self.scan.schema) for batch in found]
             return _chosen(pa.Table.from_batches(rows), columns)
         tops = list(dict.fromkeys(name.partition(".")[0] for name in columns))

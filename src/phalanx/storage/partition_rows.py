@@ -9,6 +9,7 @@ import pyarrow as pa
 from phalanx.model.spec import PartitionSpec
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import plain_rows
+from phalanx.storage.manifest_columns import converted
 from phalanx.storage.naming import (
     SEPARATOR,
     partition_name,
@@ -55,17 +56,23 @@ def _named_namespaces(manifest: Manifest, spec: PartitionSpec) -> dict[tuple[str
     """The partition namespaces by parent and value: another writer may have named them."""
     if not spec.fields:
         return {}
-    rows = manifest.dataset.to_table(
-        columns=["object_id", *(field.column for field in spec.fields)],
-        filter=f"object_type = 'namespace' AND object_id LIKE '{spec_namespace(spec.id)}$%'",
-    )
-    named = {}
-    columns = {field.column: rows.column(field.column) for field in spec.fields}
+    rows = manifest.table(
+        f"object_type = 'namespace' AND object_id LIKE '{spec_namespace(spec.id)}$%'",
+        ["object_id", *(field.column for field in spec.fields)],
+    ).sort_by("object_id")
+    named: dict[tuple[str, pa.Scalar], str] = {}
+    columns = {
+        field.column: converted(
+            rows.column(field.column), field.result_type, field.column, manifest.root
+        )
+        for field in spec.fields
+    }
     for place, object_id in enumerate(rows.column("object_id").to_pylist()):
         parent, _, _ = object_id.rpartition(SEPARATOR)
         level = object_id.count(SEPARATOR) - 1
         if level < len(spec.fields):
-            named[parent, columns[spec.fields[level].column][place]] = object_id
+            # Of several with the same value it is always the same one.
+            named.setdefault((parent, columns[spec.fields[level].column][place]), object_id)
     return named
 
 

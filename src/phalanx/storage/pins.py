@@ -1,4 +1,4 @@
-"""What a table row of the expression draft says is to be read (its section Read Behavior).
+"""What a table row says is to be read (Read Behavior, in the published text and in the draft).
 
 `read_version` alone names a version of the main branch, with `read_branch` one of that branch;
 `read_tag` alone names a tag. Where all are NULL it is the newest version of the main branch.
@@ -6,7 +6,7 @@
 A branch is a Lance table by itself, in a folder of the leaf. So a leaf that is read from a branch
 is located there, and whoever reads or writes leaves need not know of branches: a strong write goes
 on top of the version that is read, where that is, and its commit has the row name the new version
-of the same branch, and no tag any more.
+of the same branch, and no tag any more. A weak write would go where nobody reads, and is refused.
 """
 
 from __future__ import annotations
@@ -17,16 +17,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import InvalidManifest
 from phalanx.storage.location import Location
+from phalanx.storage.manifest_columns import PIN_COLUMNS, READ_BRANCH, READ_TAG, READ_VERSION
 from phalanx.storage.parallel import in_parallel
 
-READ_VERSION, READ_BRANCH, READ_TAG = "read_version", "read_branch", "read_tag"
-PIN_COLUMNS = (
-    pa.field(READ_VERSION, pa.uint64()),
-    pa.field(READ_BRANCH, pa.string()),
-    pa.field(READ_TAG, pa.string()),
-)
+PINS = tuple(field.name for field in PIN_COLUMNS)
 _MAIN = "main"
 # Where Lance keeps the branches of a table.
 _BRANCHES = "/tree/"
@@ -62,7 +58,7 @@ def branch_of(stored: str, resolved: str) -> str | None:
 def resolved(root: Location, rows: pa.Table) -> tuple[pa.Table, list[Tag]]:
     """The rows with the location and version to open; and the tags that they were found by.
 
-    A combination that the draft does not have is refused, as is a tag that is not there.
+    A combination that the format does not have is refused, as is a tag that is not there.
     """
     versions, branches, tags = (
         rows.column(field.name)
@@ -91,7 +87,7 @@ def _check_combinations(names: pa.ChunkedArray, *pins: pa.ChunkedArray) -> None:
         for field, pin in zip(PIN_COLUMNS, pins, strict=True)
         if pin[place].is_valid
     )
-    raise PhalanxError(
+    raise InvalidManifest(
         f"The manifest row {names[place].as_py()!r} has {said}: expected read_version alone, "
         "read_branch with read_version, read_tag alone, or none of them. Correct the row."
     )
@@ -124,7 +120,7 @@ def _followed(
 def _tag(location: Location, name: str) -> Tag:
     there = _looked_up(location, name)
     if there is None:
-        raise PhalanxError(
+        raise InvalidManifest(
             f"The manifest reads the tag {name!r} of {location}, which has no such tag. Create the "
             "tag again, or set another read_tag or read_version in its row."
         )

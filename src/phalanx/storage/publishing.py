@@ -20,9 +20,10 @@ from phalanx.storage.history_rows import entries_of, leaves_changed, versions_at
 from phalanx.storage.late_commits import FIRST_DETACHED, bring_back, is_later
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_columns import READ_BRANCH, READ_TAG
 from phalanx.storage.marks import Mark, mark_of
 from phalanx.storage.parallel import in_parallel
-from phalanx.storage.pins import READ_BRANCH, READ_TAG, branch_of
+from phalanx.storage.pins import branch_of
 from phalanx.storage.races import until_won
 from phalanx.storage.steps import Step, reach
 
@@ -54,12 +55,10 @@ def branches_of(manifest: Manifest) -> dict[str, str]:
     """The branches from which leaves are read that are not read from their main branch."""
     columns = manifest.dataset.schema.names
     other = [name for name in (READ_BRANCH, READ_TAG) if name in columns]
-    if not manifest.properties.is_drafted or not other:
+    if not other or manifest.has_left_strong:
         return {}
     said = " OR ".join(f"{name} IS NOT NULL" for name in other)
-    rows = manifest.dataset.to_table(
-        columns=["object_id", "location"], filter=f"object_type = 'table' AND ({said})"
-    )
+    rows = manifest.table(f"object_type = 'table' AND ({said})", ["object_id", "location"])
     stored = dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
     leaves = manifest.leaves_named(stored)
     found = {
@@ -74,11 +73,9 @@ def branches_of(manifest: Manifest) -> dict[str, str]:
 def named_by_others(manifest: Manifest, head: Head) -> dict[str, int]:
     """The branches' newest versions of leaves that are read there, though no snapshot says so.
 
-    By the expression draft others may have a row name a version. A commit on top of it takes the
+    By the published text others may have a row name a version. A commit on top of it takes the
     branch over; where that shows another version, someone wrote past Phalanx.
     """
-    if not manifest.properties.is_drafted:
-        return {}
     known = versions_at(manifest, head.sequence)
     locations = locations_of(manifest)
     found = {}

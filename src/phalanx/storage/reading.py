@@ -22,7 +22,8 @@ from phalanx.model.rendering import to_lance
 from phalanx.model.rows import chosen_column, chosen_schema, readable
 from phalanx.model.schema import Schema
 from phalanx.storage.failures import reading
-from phalanx.storage.lance_schema import is_aligned, schema_of
+from phalanx.storage.lance_schema import is_aligned
+from phalanx.storage.leaf_fields import check_nulls, fields_of
 from phalanx.storage.location import Location
 from phalanx.storage.path_values import PathValues, check_stored, for_leaf
 from phalanx.storage.reconcile import reconciled
@@ -128,7 +129,7 @@ class LeafScan:
         return [each for each in dataset.get_fragments() if each.fragment_id in wanted]
 
     def _reconciled_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
-        leaf = schema_of(dataset)
+        leaf = fields_of(dataset, self.schema, self.location)
         scanner = dataset.scanner(
             fragments=self._chosen(dataset),
             scan_in_order=True,
@@ -137,6 +138,7 @@ class LeafScan:
         )
         for batch in scanner.to_batches():
             rows = reconciled(batch, leaf, self.schema)
+            check_nulls(rows, self.schema, self.location)
             wanted = matches(self.predicate, rows)
             kept = readable(rows).filter(wanted)
             if kept.num_rows:

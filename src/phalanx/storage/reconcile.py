@@ -21,7 +21,9 @@ from phalanx.errors import CommitConflict
 from phalanx.model.field_ids import FIELD_ID
 from phalanx.model.rows import copied, plain_schema
 from phalanx.model.schema import Schema
+from phalanx.storage.adoption import check_renumbering, renumber, renumbered
 from phalanx.storage.lance_schema import is_aligned, lance_schema, schema_of
+from phalanx.storage.leaf_fields import check_writable, fields_of, is_numbered_by_place
 from phalanx.storage.location import Location
 from phalanx.storage.races import until_won
 from phalanx.storage.steps import Step, reach
@@ -32,7 +34,10 @@ _REPLACED = -2
 
 
 def reconciled(batch: pa.RecordBatch, leaf: Schema, schema: Schema) -> pa.RecordBatch:
-    """The rows of a leaf, all its columns, as the namespace has them."""
+    """The rows of a leaf, all its columns, as the namespace has them.
+
+    `leaf` is the leaf's schema, with the ids of the namespace's fields that its own are.
+    """
     by_id = {_id(field): batch.column(field.name) for field in leaf.arrow}
     fields = {_id(field): field for field in leaf.arrow}
     arrays = [
@@ -62,6 +67,9 @@ def align(
             return dataset
         # After the leaf was opened: a change that comes later conflicts with the commit.
         check_current()
+        check_alignable(location, dataset, schema)
+        if is_numbered_by_place(schema_of(dataset), schema):
+            return renumber(dataset, schema, location, mark)
         return _toward(location, dataset, schema, max_retries=0, commit_message=mark)
 
     return until_won(attempt)
@@ -95,13 +103,33 @@ def check_ids(dataset: lance.LanceDataset, schema: Schema, location: Location) -
         )
 
 
-def aligned(location: Location, dataset: lance.LanceDataset, schema: Schema) -> lance.LanceDataset:
-    """A version of the leaf with the namespace's schema, detached if it had to be made."""
+def aligned(
+    location: Location, dataset: lance.LanceDataset, schema: Schema, *, is_ours: bool = False
+) -> lance.LanceDataset:
+    """A version of the leaf with the namespace's schema, detached if it had to be made.
+
+    A version that `is_ours` is of a snapshot: its ids were the namespace's when it was made,
+    whatever columns have been called since.
+    """
     if is_aligned(dataset, schema):
         return dataset
+    if not is_ours:
+        check_alignable(location, dataset, schema)
+        if is_numbered_by_place(schema_of(dataset), schema):
+            return renumbered(dataset, schema, location)
     made = _toward(location, dataset, schema, detached=True)
     reach(Step.LEAF_ALIGNED)
     return made
+
+
+def check_alignable(location: Location, dataset: lance.LanceDataset, schema: Schema) -> None:
+    """Refuse a leaf that cannot be given the namespace's schema, before anything is changed."""
+    if is_aligned(dataset, schema):
+        return
+    if is_numbered_by_place(schema_of(dataset), schema):
+        check_renumbering(dataset, schema, location)
+    else:
+        check_writable(fields_of(dataset, schema, location), schema, location)
 
 
 def _toward(

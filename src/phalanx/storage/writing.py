@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lance import LanceDataset
 from lance.fragment import FragmentMetadata
 
-from phalanx.errors import CommitConflict, PartialWrite, PhalanxError
+from phalanx.errors import CommitConflict, InvalidManifest, PartialWrite, PhalanxError
 from phalanx.model.grouping import positions
 from phalanx.model.partition_key import PartitionKey, keyed, keys_of
 from phalanx.model.predicate import TRUE, Predicate
@@ -28,7 +28,7 @@ from phalanx.storage.leaf import Change, Deletion, Done
 from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import insert
+from phalanx.storage.manifest_changes import add_own_columns, insert, lacks_columns
 from phalanx.storage.new_leaves import NewLeaves, created_once
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
@@ -107,6 +107,9 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Man
         missing = current.missing(keys)
         if not missing.num_rows:
             return current
+        if lacks_columns(current):
+            add_own_columns(current)
+            current = current.latest()
         rows = new_partitions(current, missing, lambda leaf: made.get(leaf) or new.directory(leaf))
         fresh = [
             (object_id, location)
@@ -121,7 +124,9 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Man
         in_parallel(lambda each: new.create(current.root.child(each[1]), schema), fresh)
         made.update(fresh)
         insert(current, rows)
-        return current.latest()
+        found = current.latest()
+        _check_listed(found, rows, keys)
+        return found
 
     try:
         found = until_won(attempt)
@@ -134,6 +139,20 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Man
         # The leaves of a job have files in them, which may still be wanted.
         remove_unlisted(found, made.values())
     return found
+
+
+def _check_listed(manifest: Manifest, rows: pa.Table, keys: pa.Table) -> None:
+    """Refuse to go on where the ids of new partitions are those of others already."""
+    missing = manifest.missing(keys)
+    if not missing.num_rows:
+        return
+    tables = rows.filter(pc.equal(rows.column("object_type"), "table")).column("object_id")
+    [key, *_] = keys_of(missing)
+    raise InvalidManifest(
+        f"Cannot make the partition {key.values} of {manifest.root}: the manifest lists other "
+        f"objects under its id, one of {', '.join(tables.to_pylist()[:MOST_NAMED])}. Something "
+        "else has written it. Correct the partition values of these rows."
+    )
 
 
 def write_rows(
@@ -237,6 +256,13 @@ class MainBranches:
             return removed
         if went_strong(before, now):
             self._check_kept(writes, done, self.complete(now))
+        elif now is not before and now.pinned and writes:
+            raise PartialWrite(
+                f"{now.root} got a row that says which version is read, {now.pinned[0]!r}, while "
+                f"these partitions were written: {named([write.key for write in writes])}. The "
+                "rows are on their main branches, but perhaps nobody reads them. Look at the "
+                "table, and write again what is missing."
+            )
         return removed
 
     def _check_kept(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from phalanx.errors import PhalanxError
 from phalanx.model.grouping import positions
 from phalanx.model.locations import SCHEME
 from phalanx.model.partition_key import SPEC_ID, PartitionKey, keys_of
 from phalanx.model.spec import PartitionSpec
-from phalanx.planning.scan import LOCATION
+from phalanx.planning.scan import LOCATION, OBJECT_ID
 from phalanx.storage.adoption import (
     check_renumbering,
     check_schema,
@@ -21,11 +23,13 @@ from phalanx.storage.adoption import (
     open_table,
     renumber,
 )
+from phalanx.storage.lance_schema import is_aligned
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
 from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.races import until_won
+from phalanx.table.pinned import check_unpinned
 
 _FILE = "file://"
 
@@ -50,8 +54,9 @@ def adopt(
                 f"Cannot adopt {location} into a table in {properties.mode} mode: expected weak "
                 "mode. Change it with set_mode('weak') first."
             )
-        _check_new(current, location, place)
         dataset = open_table(location)
+        if (listed := _listed_as(current, location, place)) is not None:
+            return _renumbered(current, listed, dataset, location)
         check_schema(dataset, properties.schema, location)
         derived = key_of_rows(dataset, properties.spec, properties.schema, location)
         named = wanted(properties.spec) if wanted else None
@@ -81,19 +86,49 @@ def _place(root: Location, location: Location) -> str:
     return absolute if inside.split(os.sep)[0] in ("..", ".") else inside
 
 
-def _check_new(manifest: Manifest, location: Location, place: str) -> None:
-    """Refuse a table that is a partition already, whatever its partition is."""
+def _listed_as(manifest: Manifest, location: Location, place: str) -> str | None:
+    """The object id that a table is listed under, whatever its partition is; None if it is not."""
     spellings = {place, location.uri, f"{_FILE}{location.uri}", manifest.root.child(place).uri}
     if not SCHEME.match(location.uri):
         spellings.add(os.path.realpath(location.uri))
     listed = ", ".join("'" + text.replace("'", "''") + "'" for text in sorted(spellings))
     where = f"object_type = 'table' AND location IN ({listed})"
-    found = manifest.dataset.to_table(columns=["object_id"], filter=where, limit=1)
-    if found.num_rows:
+    found = manifest.table(where, ["object_id"], limit=1)
+    return str(found.column("object_id")[0].as_py()) if found.num_rows else None
+
+
+def _renumbered(
+    manifest: Manifest, name: str, dataset: lance.LanceDataset, location: Location
+) -> PartitionKey:
+    """Give a table that is a partition already the namespace's field ids, by its names; its key.
+
+    Another writer has listed it, and numbered its columns otherwise. Who adopts it says that its
+    names are right.
+    """
+    properties = manifest.properties
+    if is_aligned(dataset, properties.schema):
         raise PhalanxError(
-            f"Cannot adopt {location}: it is a partition of {manifest.root} already "
-            f"({found.column('object_id')[0].as_py()}). There is nothing to do."
+            f"Cannot adopt {location}: it is a partition of {manifest.root} already ({name}). "
+            "There is nothing to do."
         )
+    check_unpinned(manifest)
+    check_schema(dataset, properties.schema, location)
+    for number, leaves in manifest.leaves().items():
+        own = leaves.filter(pc.equal(leaves.column(OBJECT_ID), name))
+        if not own.num_rows:
+            continue
+        key = manifest.keys_of_leaves(number, own)
+        spec = properties.specs[number]
+        derived = key_of_rows(dataset, spec, properties.schema, location)
+        if derived is not None:
+            _agreed(derived, key, spec, location)
+        check_renumbering(dataset, properties.schema, location)
+        owner = properties.salt or manifest.root.uri
+        dataset = claim(dataset, owner, manifest.root, location, is_listed=True)
+        renumber(dataset, properties.schema, location)
+        [found] = keys_of(key)
+        return found
+    raise AssertionError(f"{name} is no leaf")
 
 
 def _agreed(

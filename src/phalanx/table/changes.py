@@ -34,7 +34,7 @@ from phalanx.storage.partition_rows import spec_namespace_row
 from phalanx.storage.properties import Properties
 from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import align
-from phalanx.table.strong import complete
+from phalanx.table.strong import check_leaves, complete
 
 SchemaChange = Callable[[Properties], Properties]
 
@@ -118,6 +118,7 @@ def change_schema(
             return manifest
     start = manifest.properties
     changed = dataclasses.replace(change(start), pending=wanted)
+    check_leaves(manifest)
     wider = [field for spec in changed.specs.values() for field in spec.fields]
     if changed.specs != start.specs:
         manifest = _prepared(manifest, lambda latest: widen_columns(latest, wider))

@@ -14,6 +14,7 @@ Kind: TypeAlias = Literal[
     "missing-files",
     "missing-history",
     "foreign-writes",
+    "doubled-partitions",
     "compaction",
     "deleted-rows",
     "unindexed-rows",

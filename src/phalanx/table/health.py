@@ -18,13 +18,14 @@ from phalanx.planning.partition_where import where_of
 from phalanx.planning.rewrite import RewriteGroup, RewriteOptions
 from phalanx.planning.scan import counted, readable
 from phalanx.storage.failures import is_gone, plain_reason
+from phalanx.storage.leaf_listing import DoubledPartition
 from phalanx.storage.manifest import Manifest
 from phalanx.table.findings import KINDS, Finding, Health, Kind, PartitionSize
 from phalanx.table.health_limits import HealthLimits
 from phalanx.table.indexing import unindexed
 from phalanx.table.inspection import bytes_of
 from phalanx.table.missing import MissingLeaf, missing_files, missing_leaves
-from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
+from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, opened_leaves, planned
 from phalanx.table.vacuum import vacuum
 
 # No more findings than these are told, nor more partitions of one; the rest is counted.
@@ -78,6 +79,7 @@ class _Checkup:
     def findings(self) -> Iterator[Finding]:
         """Everything that is found, in no order."""
         yield from self._missing()
+        yield from self._doubled()
         yield from self._rewrites()
         yield from self._unindexed()
         yield from self._sizes()
@@ -127,6 +129,29 @@ class _Checkup:
         )
 
     # ── files ────────────────────────────────────────────────────────────────────────────────
+
+    def _doubled(self) -> Iterator[Finding]:
+        """Partitions of which several leaves have rows."""
+        found = [
+            leaves for each in self.manifest.doubled() if len(leaves := self._filled(each)) > 1
+        ]
+        if not found:
+            return
+        sizes = [self._size(leaf) for leaves in found for leaf in leaves[:1]]
+        places = " and ".join(str(leaf.location) for leaf in found[0])
+        has = "has" if len(found) == 1 else "have"
+        yield self._rewrite(
+            "doubled-partitions",
+            f"{counted(len(found), 'partition')} {has} several leaves, which another writer has "
+            f"listed: {sizes[0]} has {places}.",
+            {"leaves": sum(map(len, found))},
+            sizes,
+        )
+
+    def _filled(self, doubled: DoubledPartition) -> list[FileLeaf]:
+        """The leaves of a partition that have rows."""
+        found = opened_leaves(self.manifest, doubled.spec_id, doubled.leaves)
+        return [leaf for leaf in found if any(each.num_rows for each in leaf.fragments)]
 
     def _rewrites(self) -> Iterator[Finding]:
         """What a rewrite would do: to many files, or to a few with many deleted rows."""

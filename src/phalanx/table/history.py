@@ -62,11 +62,9 @@ def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
         there, found_head = candidate
         if found_head.sequence > wanted["id"]:
             break
-        # By the expression draft others may say which versions are read: the last word counts.
+        # By the published text others may say which versions are read: the last word counts.
         if shown is None or found_head.epoch == there.properties.epoch:
             shown = there
-        if not there.properties.is_drafted:
-            break
     if shown is not None:
         return shown
     raise PhalanxError(
@@ -136,7 +134,7 @@ def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
                 version = emptied(location, now).version
             else:
                 version = aligned(
-                    location, location.open_leaf(then), base.properties.schema
+                    location, location.open_leaf(then), base.properties.schema, is_ours=True
                 ).version
             added, removed = _rows_changed(base, name, location, now, version)
             return LeafVersion(name, version, "rollback", added, removed, named.get(name))

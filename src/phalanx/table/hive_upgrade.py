@@ -13,11 +13,19 @@ from typing import Any
 
 from phalanx.errors import InvalidSpec, PhalanxError
 from phalanx.model.expression import checked
-from phalanx.model.hive_functions import HiveBucket, HiveHash
+from phalanx.model.hive_functions import HiveBucket, HiveHash, HiveTruncate
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.truncate import Truncate
 from phalanx.storage.hive_root import HiveRoot, stored_properties
-from phalanx.storage.hive_upgrade import check_leaves, prepare_leaves, sweep, switch, tidy
+from phalanx.storage.hive_upgrade import (
+    check_leaves,
+    check_toward_zero,
+    prepare_leaves,
+    sweep,
+    switch,
+    tidy,
+)
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 
@@ -63,6 +71,9 @@ def plan_upgrade(root: HiveRoot) -> UpgradePlan:
     hive = root.hive
     fields = [_upgraded(field, hive.schema) for field in hive.spec.fields]
     check_leaves(root)
+    for field in hive.spec.fields:
+        if isinstance(field.derivation, HiveTruncate):
+            check_toward_zero(root, field)
     return UpgradePlan(
         root.root.uri,
         root.layout,
@@ -105,6 +116,8 @@ def _finished(root: Location, stated: Mapping[str, str]) -> Manifest:
 def _upgraded(field: PartitionField, schema: Schema) -> PartitionField:
     """The field that gives the same values in the newest format."""
     derivation = field.derivation
+    if isinstance(derivation, HiveTruncate):
+        return replace(field, derivation=Truncate(derivation.width))
     if not isinstance(derivation, HiveBucket | HiveHash):
         return field
     kind = schema.type_of(field.source_ids[0])

@@ -23,11 +23,9 @@ def leaf_with(manifest: LeafListing, values: Mapping[str, Any]) -> tuple[Locatio
         spec = specs[number]
         if {field.field_id for field in spec.fields} != set(values):
             continue
-        wanted = _one_key(spec, values)
-        place = int(manifest.places(wanted, number)[0])
-        if place >= 0:
-            row = manifest.leaves()[number].slice(place, 1).to_pylist()[0]
-            return manifest.root.child(row[LOCATION]), row[READ_VERSION]
+        found = manifest.of_partitions(_one_key(spec, values), number)
+        if found.num_rows:
+            return _only_one(manifest, found, values)
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
     fields = "; ".join(
         f"v{number}: {', '.join(field.field_id for field in spec.fields)}"
@@ -37,6 +35,27 @@ def leaf_with(manifest: LeafListing, values: Mapping[str, Any]) -> tuple[Locatio
         f"No partition has {shown or 'no values'}: expected a value for every field of a spec "
         f"({fields}) that some rows have. See partitions()."
     )
+
+
+def _only_one(
+    manifest: LeafListing, leaves: pa.Table, values: Mapping[str, Any]
+) -> tuple[Location, int | None]:
+    """Of the leaves of one partition that which has all its rows; the first if there are none."""
+    places = [
+        (manifest.root.child(row[LOCATION]), row[READ_VERSION])
+        for row in leaves.select([LOCATION, READ_VERSION]).to_pylist()
+    ]
+    if len(places) == 1:
+        return places[0]
+    filled = [each for each in places if each[0].open_leaf(each[1]).count_rows()]
+    if len(filled) > 1:
+        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise PhalanxError(
+            f"The partition {shown} has {len(filled)} leaves with rows, which are no one Lance "
+            f"table: {' and '.join(str(location) for location, _ in filled)}. Another writer has "
+            "listed them. Unite them with rewrite(), or read all of them with scan()."
+        )
+    return (filled or places)[0]
 
 
 def keys_named(manifest: LeafListing, object_ids: Iterable[str]) -> list[PartitionKey]:

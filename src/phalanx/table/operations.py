@@ -262,8 +262,7 @@ def _replaced(manifest: LeafListing, touched: pa.Table) -> Iterator[LeafWrite]:
     """The removal of the rows in these partitions of the newest spec, wherever they are."""
     properties = manifest.properties
     spec, schema = properties.spec, properties.schema
-    places = manifest.places(touched)
-    newest = manifest.leaves()[spec.id].take(pa.array(places[places >= 0]))
+    newest = manifest.of_partitions(touched)
     everything = [deleting(TRUE, schema)] * newest.num_rows
     yield from leaf_writes(manifest, spec.id, newest, everything)
     older = {number: other for number, other in properties.specs.items() if number != spec.id}

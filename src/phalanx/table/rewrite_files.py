@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata
 
 from phalanx.model.partition_key import PartitionKey, keys_of
@@ -81,15 +82,26 @@ def planned(
     entries: dict[int, pa.Table] = {}
     places: dict[str, tuple[FileLeaf, int]] = {}
     retirable = []
-    for spec_id, leaves in sorted(manifest.leaves().items()):
+    # Files of two leaves are not rewritten together: these become one leaf first.
+    others = pa.array(
+        [
+            name
+            for each in manifest.doubled()
+            for name in each.leaves.column(OBJECT_ID).to_pylist()[1:]
+        ],
+        pa.string(),
+    )
+    for spec_id, all_leaves in sorted(manifest.leaves().items()):
         if specs is not None and spec_id not in specs:
             continue
-        chosen = leaves
+        chosen = leaves = all_leaves.filter(
+            pc.invert(pc.is_in(all_leaves.column(OBJECT_ID), others))
+        )
         if filter is not None:
             keys = manifest.keys_of_leaves(spec_id, leaves)
             chosen = leaves.filter(pa.array(filter.decide(spec_id, keys, leaves.num_rows).kept))
         keys = manifest.keys_of_leaves(spec_id, chosen)
-        found = _leaves(manifest, keys, chosen)
+        found = opened_leaves(manifest, spec_id, chosen)
         entries[spec_id] = _entries(keys, found, manifest.root, places)
         is_empty = chosen.num_rows == leaves.num_rows and not entries[spec_id].num_rows
         if is_empty and spec_id != properties.spec.id:
@@ -100,7 +112,10 @@ def planned(
     return PlannedFiles(replace(planner.plan(), retirable=tuple(retirable)), places)
 
 
-def _leaves(manifest: LeafListing, keys: pa.Table, leaves: pa.Table) -> list[FileLeaf]:
+def opened_leaves(manifest: LeafListing, spec_id: int, leaves: pa.Table) -> list[FileLeaf]:
+    """Some leaves of a spec with their files, in the versions that are read."""
+    keys = manifest.keys_of_leaves(spec_id, leaves)
+
     def opened(each: tuple[PartitionKey, str, tuple[str, int | None]]) -> FileLeaf:
         key, name, (place, version) = each
         location = manifest.root.child(place)

@@ -60,6 +60,8 @@ class Rewritten:
     snapshots: tuple[int, ...] = ()
     # What was then done for the table's indexes, if it has any.
     indexed: Any = None
+    # How many partitions had several leaves before, all of whose rows are in one now.
+    united: int = 0
 
     def and_then(self, later: Rewritten) -> Rewritten:
         """Both, of which the second did what the first had left."""
@@ -86,6 +88,7 @@ class Rewritten:
             "bytes_after": self.bytes_after,
             "rows": self.rows,
             "snapshots": list(self.snapshots),
+            "united": self.united,
         } | ({} if self.indexed is None else {"indexed": self.indexed.to_dict()})
 
     def __str__(self) -> str:
@@ -94,9 +97,10 @@ class Rewritten:
         return self._rewritten() + done
 
     def _rewritten(self) -> str:
+        united = f"united the leaves of {counted(self.united, 'partition')}" if self.united else ""
         if not self.groups and not self.dropped:
-            return "nothing to rewrite"
-        text = (
+            return united or "nothing to rewrite"
+        text = (f"{united}; " if united else "") + (
             f"rewrote {counted(self.files_before, 'file')} ({readable(self.bytes_before)}) as "
             f"{self.files_after:,} ({readable(self.bytes_after)}), {counted(self.rows, 'row')}, "
             f"in {counted(self.groups, 'group')}"

@@ -330,7 +330,7 @@ class StagedChanges:
         found: list[LeafVersion] = []
         old = {name: each for name, each in self._leaves.items() if each.base is not None}
         current = latest.versions(old)
-        read_from = locations_of(latest, old) if latest.properties.is_drafted else {}
+        read_from = locations_of(latest, old)
         new_keys, new = list(self._new_keys), list(self._new)
         for name, each in old.items():
             version = each.version

@@ -16,8 +16,9 @@ from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.planning.scan import READ_VERSION
 from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
+from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import add_pin_columns, change_properties
+from phalanx.storage.manifest_changes import add_own_columns, change_properties
 from phalanx.storage.manifest_paths import check_detachable
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
@@ -28,7 +29,7 @@ from phalanx.storage.publishing import (
     named_by_others,
     publish,
 )
-from phalanx.storage.reconcile import aligned
+from phalanx.storage.reconcile import aligned, check_alignable
 
 _LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
 
@@ -71,8 +72,8 @@ def settled(manifest: Manifest) -> Manifest:
     """The manifest of a namespace that is not about to leave strong mode."""
     if manifest.properties.pending == _LEAVING:
         manifest = complete(manifest)
-    if manifest.properties.is_drafted and manifest.has_left_strong:
-        # Other readers of the expression draft would go on with what its rows name.
+    if manifest.has_stale_pins:
+        # Other readers would go on with what its rows name.
         head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
         return manifest.latest()
     return manifest
@@ -103,7 +104,7 @@ def complete(manifest: Manifest, operation: str | None = None) -> Manifest:
         if found is not None and properties.pending == _LEAVING:
             return _left(latest, found)
         if found is None:
-            add_pin_columns(latest)
+            add_own_columns(latest)
             latest = latest.latest()
         changed[:] = _brought_in_line(latest, found)
         head.commit(
@@ -165,7 +166,8 @@ def set_mode(manifest: Manifest, mode: str, *, returns: bool = False) -> Manifes
     manifest = manifest.latest()
     if mode == "strong":
         if manifest.properties.mode == "weak":
-            _check_leaves(manifest)
+            _check_detachable(manifest)
+            check_leaves(manifest)
             # What an earlier strong time has left would be taken for the leaves' state.
             head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
             manifest = manifest.latest()
@@ -197,7 +199,18 @@ def _check_on_main(manifest: Manifest) -> None:
         )
 
 
-def _check_leaves(manifest: Manifest) -> None:
+def check_leaves(manifest: Manifest) -> None:
+    """Refuse a change of all leaves where one of them cannot have the namespace's schema."""
+    versions, schema = manifest.versions(), manifest.properties.schema
+
+    def check(each: tuple[str, Location]) -> None:
+        name, location = each
+        check_alignable(location, location.open_leaf(versions[name]), schema)
+
+    in_parallel(check, list(locations_of(manifest).items()))
+
+
+def _check_detachable(manifest: Manifest) -> None:
     """Refuse strong mode for leaves that cannot have versions beside their main branch."""
     in_parallel(
         lambda location: check_detachable(

@@ -64,4 +64,4 @@ class Table(Reads, Writes, Upkeep, Past):
     def _change(
         self, name: str, arguments: Mapping[str, str], change: property_changes.SchemaChange
     ) -> None:
-        self._manifest = property_changes.change_schema(self._writable(), name, arguments, change)
+        self._manifest = property_changes.change_schema(self._unpinned(), name, arguments, change)

@@ -17,13 +17,12 @@ from phalanx.planning.scan import OBJECT_ID, READ_VERSION
 from phalanx.storage.head import head_of
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import change, change_properties, drop_columns
+from phalanx.storage.manifest_columns import PIN_COLUMNS, READ_BRANCH, READ_TAG
+from phalanx.storage.manifest_columns import READ_VERSION as STORED_VERSION
 from phalanx.storage.manifest_rows import ADDRESS
-from phalanx.storage.pins import PIN_COLUMNS, READ_BRANCH, READ_TAG
-from phalanx.storage.pins import READ_VERSION as STORED_VERSION
 from phalanx.storage.properties import EXPRESSIONS, NAMESPACE
 from phalanx.storage.publishing import branches_of
 from phalanx.storage.races import until_won
-from phalanx.table.pinned import pinned_tables
 from phalanx.table.strong import complete
 
 
@@ -110,10 +109,10 @@ def _refusals(manifest: Manifest) -> Iterator[str]:
             "branches only. Bring its rows there, and set read_branch in its manifest row to NULL "
             "first."
         )
-    if properties.mode == "weak" and (names := pinned_tables(manifest)):
+    if properties.mode == "weak" and manifest.pinned:
         yield (
-            f"Table {names[0]} is read in a version that its manifest row names, and in weak mode "
-            "the newest format reads the newest version. Call set_mode('strong') first."
+            f"Table {manifest.pinned[0]} is read in a version that its manifest row names, and in "
+            "weak mode the newest format reads the newest version. Call set_mode('strong') first."
         )
 
 
@@ -136,7 +135,7 @@ def _tagged(manifest: Manifest) -> pa.Table:
     said = f"object_type = 'table' AND {READ_TAG} IS NOT NULL"
     if READ_TAG not in manifest.dataset.schema.names:
         said = "false"
-    return manifest.dataset.to_table(filter=said, with_row_address=True)
+    return manifest.table(said, with_row_address=True)
 
 
 def _tags_to_versions(manifest: Manifest) -> None:

@@ -24,6 +24,7 @@ from phalanx.table.indexing import Indexed
 from phalanx.table.moving import Move, plan_move
 from phalanx.table.rewrite_files import planned
 from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
+from phalanx.table.uniting import unite
 from phalanx.table.upgrading import Upgrade, upgrade
 from phalanx.table.vacuum import Vacuumed, vacuum
 
@@ -82,6 +83,9 @@ class Upkeep(HeldTable):
     ) -> Rewritten:
         """Write small files anew as larger ones, without their deleted rows; says what it did.
 
+        Where another writer has given a partition several leaves, their rows go to the first of
+        them before, in one transaction.
+
         With `target_spec`, which must be the newest, rows of older specs are moved to their
         partitions under it instead, in one transaction. The same rows are there at every moment.
         A table in weak mode is in strong mode meanwhile, and stays there if the process dies: the
@@ -97,10 +101,14 @@ class Upkeep(HeldTable):
         """
         chosen = rewrite_options(where, options, _OF_THE_RUN)
         commits = commits_of(partial_progress, max_commits)
+        united = 0
+        if isinstance(self._refreshed(), Manifest):
+            united = unite(self._unpinned, chosen)
         if target_spec is not None:
             done = Move(self._unpinned, chosen, target_spec, spark, progress).run()
         else:
             done = Compaction(self._written, chosen, spark, commits, progress).run()
+        done = replace(done, united=united)
         if self.indexes:
             optimized_where = None if target_spec is not None else chosen.partition_filter
             return replace(done, indexed=self.optimize_indexes(optimized_where, spark=spark))
