@@ -18,6 +18,7 @@ from phalanx.errors import (
     StorageFailure,
     UnknownOutcome,
     UnknownSpec,
+    UntrustedLocation,
 )
 from phalanx.model.partition_by import (
     bucket,
@@ -75,6 +76,7 @@ __all__ = [
     "Transaction",
     "UnknownOutcome",
     "UnknownSpec",
+    "UntrustedLocation",
     "Upgrade",
     "Vacuumed",
     "__version__",

@@ -12,7 +12,8 @@
     ├── InvalidCatalog     another system's catalog that is damaged, too new, or no such catalog
     ├── StorageFailure     the store below failed: no permission, no space, a damaged file
     │   └── UnknownOutcome it failed in the middle of a commit, which may stand or not
-    └── ForeignWrite       someone wrote to a leaf table past Phalanx
+    ├── ForeignWrite       someone wrote to a leaf table past Phalanx
+    └── UntrustedLocation  a listed leaf at a place that is not this table's to use
 
 A message says what failed, the value, what was expected, and what to do.
 """
@@ -68,6 +69,10 @@ class UnknownOutcome(StorageFailure):
 
 class ForeignWrite(PhalanxError):
     """Someone wrote to a leaf table past Phalanx."""
+
+
+class UntrustedLocation(PhalanxError):
+    """A manifest lists a leaf at a place that is not this table's to read, write or delete."""
 
 
 def shown(value: object) -> str:

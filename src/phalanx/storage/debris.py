@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from phalanx.storage.files import Folder, StoredFile
+from phalanx.storage.files import Folder, StoredFile, is_below, tables_inside
 from phalanx.storage.location import Location
 from phalanx.storage.naming import LEAF_DIRECTORY
 from phalanx.storage.parallel import in_parallel
@@ -91,6 +91,7 @@ def debris(
     the names of those that are needed.
     """
     start = f"{root.location}/"
+    tables = _each_once(tables)
     inside = {
         table.location.uri.removeprefix(start): table
         for table in tables
@@ -98,6 +99,8 @@ def debris(
     }
     outside = [table for table in tables if not table.location.uri.startswith(start)]
     owned, others = _by_table(files, inside)
+    foreign = tables_inside(file.path for file in others)
+    others = [file for file in others if not is_below(file.path, foreign)]
     listings = [
         _Listing(table, root, f"{path}/", owned.get(path, [])) for path, table in inside.items()
     ]
@@ -121,8 +124,21 @@ def debris(
     )
 
 
+def _each_once(tables: Iterable[LanceTable]) -> list[LanceTable]:
+    """The tables, each with all versions that are needed, however often it is listed."""
+    found: dict[str, LanceTable] = {}
+    for table in tables:
+        known = found.setdefault(table.location.uri, table)
+        if known is not table:
+            needed, is_branch = known.needed | table.needed, known.is_branch or table.is_branch
+            found[table.location.uri] = LanceTable(known.location, needed, is_branch)
+    return list(found.values())
+
+
 def _unlisted(listing: _Listing, before: datetime) -> Unlisted:
     table = listing.table
+    if (why := table.location.why_not_ours()) is not None:
+        return Unlisted(left_alone=why)
     if table.is_branch:
         return Unlisted(left_alone="it is a branch, and tags of its table may need its versions")
     return unlisted(table.location, listing.files, table.needed, before)

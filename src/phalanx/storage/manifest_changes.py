@@ -20,6 +20,7 @@ from phalanx.errors import CommitConflict
 from phalanx.model.spec import PartitionField
 from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.manifest_rows import Addresses, change_rows, is_piled_up
+from phalanx.storage.ownership import check_in_place
 from phalanx.storage.pins import PIN_COLUMNS
 from phalanx.storage.properties import EPOCH, Properties
 from phalanx.storage.races import is_lost_race
@@ -40,6 +41,7 @@ def insert(manifest: Manifest, rows: pa.Table) -> None:
 
 def _writable(manifest: Manifest) -> lance.LanceDataset:
     """This version once more: what writes to a table moves it to the version that it made."""
+    check_in_place(manifest.root.own(DIRECTORY).uri, manifest.root.uri)
     return manifest.opened_again()
 
 
@@ -67,7 +69,9 @@ def change(manifest: Manifest, added: pa.Table, removed: Addresses) -> None:
     A lost race if others removed rows of the same fragments meanwhile.
     """
     rows = completed(manifest, added)
-    change_rows(manifest.dataset, manifest.root.child(DIRECTORY), rows, removed)
+    place = manifest.root.own(DIRECTORY)
+    check_in_place(place.uri, manifest.root.uri)
+    change_rows(manifest.dataset, place, rows, removed)
 
 
 def completed(manifest: Manifest, rows: pa.Table) -> pa.Table:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 
 import pyarrow as pa
+from lance import LanceDataset, LanceOperation
 
 from phalanx.errors import PhalanxError
 from phalanx.model.grouping import positions
@@ -13,6 +15,7 @@ from phalanx.model.locations import SCHEME
 from phalanx.model.partition_key import SPEC_ID, PartitionKey, keys_of
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.scan import LOCATION
+from phalanx.storage import head
 from phalanx.storage.adoption import (
     check_renumbering,
     check_schema,
@@ -21,11 +24,16 @@ from phalanx.storage.adoption import (
     open_table,
     renumber,
 )
+from phalanx.storage.head import LeafVersion
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
+from phalanx.storage.ownership import Owner
 from phalanx.storage.partition_rows import new_partitions
+from phalanx.storage.publishing import check_main, locations_of, publish
 from phalanx.storage.races import until_won
+from phalanx.table.keys import keys_named
+from phalanx.table.strong import begin
 
 _FILE = "file://"
 
@@ -41,6 +49,8 @@ def adopt(
     """
     location = Location.of(os.fspath(uri).removeprefix(_FILE), manifest.root.storage_options)
     place = _place(manifest.root, location)
+    if (listed := _listed(manifest, location, place)) is not None:
+        return _claim_listed(manifest, listed)
 
     def attempt() -> PartitionKey:
         current = manifest.latest()
@@ -50,7 +60,8 @@ def adopt(
                 f"Cannot adopt {location} into a table in {properties.mode} mode: expected weak "
                 "mode. Change it with set_mode('weak') first."
             )
-        _check_new(current, location, place)
+        if _listed(current, location, place) is not None:
+            raise _already(current, location)
         dataset = open_table(location)
         check_schema(dataset, properties.schema, location)
         derived = key_of_rows(dataset, properties.spec, properties.schema, location)
@@ -58,9 +69,8 @@ def adopt(
         key = _agreed(derived, named, properties.spec, location)
         _check_free(current, key, location)
         check_renumbering(dataset, properties.schema, location)
-        # Who made the namespace with something else than Phalanx gave it no name of its own.
-        owner = properties.salt or current.root.uri
-        renumber(claim(dataset, owner, current.root, location), properties.schema, location)
+        owner = Owner(properties.salt, current.root.uri)
+        renumber(claim(dataset, owner, location), properties.schema, location)
         insert(current, new_partitions(current, key, lambda _: place))
         [found] = keys_of(key)
         return found
@@ -81,19 +91,62 @@ def _place(root: Location, location: Location) -> str:
     return absolute if inside.split(os.sep)[0] in ("..", ".") else inside
 
 
-def _check_new(manifest: Manifest, location: Location, place: str) -> None:
-    """Refuse a table that is a partition already, whatever its partition is."""
+def _claim_listed(manifest: Manifest, object_id: str) -> PartitionKey:
+    """Write down that a partition is the table's: one outside of its folder needs that.
+
+    Another writer may have listed it, or the table has another place since it was adopted.
+    """
+    location = locations_of(manifest, [object_id])[object_id]
+    trusted = dataclasses.replace(location, trusts=True)
+    if location.why_not_ours() is None:
+        raise _already(manifest, location)
+    owner = Owner(manifest.properties.salt, manifest.root.uri)
+    if manifest.properties.mode == "weak":
+        claim(trusted.open(), owner, trusted, is_listed=True)
+    else:
+        head.until_committed(lambda: _claim_strongly(manifest, object_id, owner), manifest)
+        publish(manifest, [object_id])
+    [key] = keys_named(manifest, {object_id})
+    return key
+
+
+def _claim_strongly(manifest: Manifest, object_id: str, owner: Owner) -> None:
+    """The same, as a snapshot: the version that is read has the record, and main."""
+    base, newest = begin(manifest)
+    location = dataclasses.replace(locations_of(base, [object_id])[object_id], trusts=True)
+    version = base.versions([object_id])[object_id]
+    assert version is not None
+    check_main(base, object_id, location, version)
+    main = claim(location.open(), owner, location, is_listed=True)
+    said = LanceOperation.UpdateMap(dict[str, str | None](owner.to_metadata()))
+    staged = LanceDataset.commit(
+        location.open_leaf(version),
+        LanceOperation.UpdateConfig(table_metadata_updates=said),
+        read_version=version,
+        detached=True,
+        **location.write_options,
+    )
+    # It leaves every row as it was.
+    leaf = LeafVersion(object_id, int(staged.version), "rewrite", main=int(main.version))
+    head.commit(base, newest, [leaf], "adopt")
+
+
+def _listed(manifest: Manifest, location: Location, place: str) -> str | None:
+    """The object id of a table that is a partition already, whatever its partition is."""
     spellings = {place, location.uri, f"{_FILE}{location.uri}", manifest.root.child(place).uri}
     if not SCHEME.match(location.uri):
         spellings.add(os.path.realpath(location.uri))
     listed = ", ".join("'" + text.replace("'", "''") + "'" for text in sorted(spellings))
     where = f"object_type = 'table' AND location IN ({listed})"
     found = manifest.dataset.to_table(columns=["object_id"], filter=where, limit=1)
-    if found.num_rows:
-        raise PhalanxError(
-            f"Cannot adopt {location}: it is a partition of {manifest.root} already "
-            f"({found.column('object_id')[0].as_py()}). There is nothing to do."
-        )
+    return str(found.column("object_id")[0].as_py()) if found.num_rows else None
+
+
+def _already(manifest: Manifest, location: Location) -> PhalanxError:
+    return PhalanxError(
+        f"Cannot adopt {location}: it is a partition of {manifest.root} already, and belongs to "
+        "it. There is nothing to do."
+    )
 
 
 def _agreed(

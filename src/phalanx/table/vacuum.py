@@ -109,7 +109,7 @@ def _weak(manifest: Manifest, older_than: timedelta, moment: datetime, dry_run: 
     # In the expression draft a row may say what is read in weak mode too.
     read = {name: {each} for name, each in manifest.versions().items() if each is not None}
     tables = _leaves(manifest, read)
-    found = debris(root, files, [LanceTable(manifest.root.child(DIRECTORY)), *tables], moment)
+    found = debris(root, files, [LanceTable(manifest.root.own(DIRECTORY)), *tables], moment)
     # Strong snapshots that came after the listing need only what was the newest in it.
     if manifest.latest().properties.mode != "weak":
         raise CommitConflict(
@@ -203,7 +203,7 @@ def _strong_debris(
             )
     first = first_needed(manifest, over, made, before)
     kept = frozenset(version for version in made if version >= first)
-    own_table = LanceTable(manifest.root.child(DIRECTORY), kept)
+    own_table = LanceTable(manifest.root.own(DIRECTORY), kept)
     leaves = _leaves(manifest, over.versions)
     leaves += [
         LanceTable(location, frozenset(over.versions.get(name, ())))
