@@ -36,7 +36,7 @@ def placed(root: str, location: object) -> Place:
     `UntrustedLocation` for what is no place of a leaf: nothing, the root itself, what the root has
     of its own, and what Lance could take for another place than it says.
     """
-    if not isinstance(location, str) or not location.strip() or _CONTROL.search(location):
+    if not isinstance(location, str) or not location.strip(" /") or _CONTROL.search(location):
         raise _refused(root, location)
     if SCHEME.match(location) or location.startswith("/"):
         below = _below(root, location)

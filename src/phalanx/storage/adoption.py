@@ -26,7 +26,7 @@ from phalanx.planning.fields import source_columns
 from phalanx.storage.lance_schema import ids_of, is_aligned, lance_schema
 from phalanx.storage.location import Location
 from phalanx.storage.manifest_paths import check_detachable
-from phalanx.storage.ownership import OWNER, Owner, check_in_place
+from phalanx.storage.ownership import OWNER, Owner
 
 _LEAF_DIRECTORY = re.compile(r"[0-9a-f]{8}_v[0-9]+\$([^/]*\$)?dataset")
 # What stands in place of the id of a column that a file still holds, and the table no longer has.
@@ -123,7 +123,6 @@ def claim(
             "which needs its field ids. Append its rows instead; or, if that namespace is gone, "
             f"copy its rows to a table of their own, or remove {OWNER!r} from its metadata."
         )
-    check_in_place(location.uri, location.uri)
     dataset.update_metadata(dict[str, str | None](owner.to_metadata()))
     return location.open()
 

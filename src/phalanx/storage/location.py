@@ -116,9 +116,10 @@ class Location:
         if len(_records) >= _MOST_RECORDS:
             _records.clear()
         _records[self.uri] = record
-        if self.trusts:
+        if self.trusts or why_unreadable(table, self.uri, record) is None:
             return
-        if (why := why_unreadable(table, self.uri, record)) is not None:
+        # An old version may be from before the leaf was the table's.
+        if (why := why_unreadable(table, self.uri, self._newest_record())) is not None:
             raise UntrustedLocation(
                 f"Cannot read {self}, which the manifest of {table.root} lists: {why}. Make it the "
                 f"table's with adopt({self.uri!r}); or, if you trust whoever wrote the manifest, "
@@ -129,12 +130,16 @@ class Location:
         """Why the leaf here must be neither written nor deleted, as it is now; None if it may."""
         if self.table is None:
             return None
-        return why_not_ours(self.table, self.uri, Owner.of(replace(self, trusts=True).open()))
+        return why_not_ours(self.table, self.uri, self._newest_record())
+
+    def _newest_record(self) -> Owner | None:
+        return Owner.of(replace(self, trusts=True).open())
 
     def _check_writable(self, table: Owner) -> None:
-        if self.uri not in _records:
-            replace(self, trusts=True).open()
-        if (why := why_not_ours(table, self.uri, _records.get(self.uri))) is not None:
+        known = self.uri in _records
+        if known and why_not_ours(table, self.uri, _records[self.uri]) is None:
+            return
+        if (why := why_not_ours(table, self.uri, self._newest_record())) is not None:
             raise UntrustedLocation(
                 f"Cannot write to {self}, which the manifest of {table.root} lists: {why}. Make it "
                 f"the table's with adopt({self.uri!r}), or append its rows to a table of yours."
