@@ -20,6 +20,7 @@ ORPHAN = "orphan"
 UPDATES = "updates"
 # What Lance writes beside the versions, and no version lists.
 _HINT = "_versions/latest_version_hint.json"
+_TAGS = "_refs/tags/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class LanceTable:
     location: Location
     needed: frozenset[int] = frozenset()
     is_branch: bool = False
+    # Whether nothing of it is needed.
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +133,32 @@ def _each_once(tables: Iterable[LanceTable]) -> list[LanceTable]:
     for table in tables:
         known = found.setdefault(table.location.uri, table)
         if known is not table:
-            needed, is_branch = known.needed | table.needed, known.is_branch or table.is_branch
-            found[table.location.uri] = LanceTable(known.location, needed, is_branch)
+            found[table.location.uri] = LanceTable(
+                known.location,
+                known.needed | table.needed,
+                known.is_branch or table.is_branch,
+                known.is_gone and table.is_gone,
+            )
     return list(found.values())
 
 
 def _unlisted(listing: _Listing, before: datetime) -> Unlisted:
     table = listing.table
-    if (why := table.location.why_not_ours()) is not None:
+    if table.is_gone and not listing.files:
+        return Unlisted()
+    if (why := table.location.why_not_ours(table.is_gone)) is not None:
         return Unlisted(left_alone=why)
+    if table.is_gone:
+        # Versions go last: as long as one is there, the leaf says whose it is.
+        ordered = sorted(listing.files, key=lambda file: file.path.startswith("_versions/"))
+        known = [(name_of(file.path), file) for file in ordered]
+        return Unlisted(
+            tuple(
+                (name or Name(ORPHAN, file.path), file)
+                for name, file in known
+                if name is not None or file.path == _HINT or file.path.startswith(_TAGS)
+            )
+        )
     if table.is_branch:
         return Unlisted(left_alone="it is a branch, and tags of its table may need its versions")
     return unlisted(table.location, listing.files, table.needed, before)
@@ -174,7 +194,8 @@ def _of_table(listing: _Listing, found: Unlisted, elsewhere: set[Name]) -> Itera
     for name, file in found.files:
         if name not in elsewhere:
             path = f"{listing.prefix}{file.path}"
-            yield DebrisFile(listing.folder, name.kind, path, file.bytes, file.modified)
+            kind = ORPHAN if listing.table.is_gone else name.kind
+            yield DebrisFile(listing.folder, kind, path, file.bytes, file.modified)
 
 
 def _orphans(

@@ -126,11 +126,20 @@ class Location:
                 "open the table with trust_locations=True to read it."
             )
 
-    def why_not_ours(self) -> str | None:
-        """Why the leaf here must be neither written nor deleted, as it is now; None if it may."""
+    def why_not_ours(self, is_partly_gone: bool = False) -> str | None:
+        """Why the leaf here must be neither written nor deleted, as it is now; None if it may.
+
+        One that is partly gone may have no version any more that could tell.
+        """
         if self.table is None:
             return None
-        return why_not_ours(self.table, self.uri, self._newest_record())
+        try:
+            record = self._newest_record()
+        except (OSError, ValueError) as error:
+            if not is_partly_gone or "not found" not in str(error).lower():
+                raise
+            record = None
+        return why_not_ours(self.table, self.uri, record)
 
     def _newest_record(self) -> Owner | None:
         return Owner.of(replace(self, trusts=True).open())

@@ -63,15 +63,19 @@ def upsert(manifest: Manifest, rows: pa.Table) -> None:
     merge.execute(completed(manifest, rows))
 
 
-def change(manifest: Manifest, added: pa.Table, removed: Addresses) -> None:
+def change(
+    manifest: Manifest, added: pa.Table, removed: Addresses, *, everything: bool = False
+) -> None:
     """Add rows, and remove those at some addresses of this version, in one commit.
+
+    With `everything` all rows are written anew.
 
     A lost race if others removed rows of the same fragments meanwhile.
     """
     rows = completed(manifest, added)
     place = manifest.root.own(DIRECTORY)
     check_in_place(place.uri, manifest.root.uri)
-    change_rows(manifest.dataset, place, rows, removed)
+    change_rows(manifest.dataset, place, rows, removed, everything=everything)
 
 
 def completed(manifest: Manifest, rows: pa.Table) -> pa.Table:
