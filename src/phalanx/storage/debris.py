@@ -35,6 +35,8 @@ class LanceTable:
     is_branch: bool = False
     # Whether nothing of it is needed.
     is_gone: bool = False
+    # Whether no version is needed for having been the newest just now.
+    only_newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,9 @@ def _unlisted(listing: _Listing, before: datetime) -> Unlisted:
         )
     if table.is_branch:
         return Unlisted(left_alone="it is a branch, and tags of its table may need its versions")
-    return unlisted(table.location, listing.files, table.needed, before)
+    return unlisted(
+        table.location, listing.files, table.needed, before, only_newest=table.only_newest
+    )
 
 
 def _by_table(

@@ -118,9 +118,7 @@ def _inside(root: str, uri: str) -> str | None:
         return None
     inside = path.removeprefix(start)
     steps = inside.split("/")
-    linked = (
-        os.path.islink(start + "/".join(steps[:depth])) for depth in range(1, len(steps) + 1)
-    )
+    linked = (os.path.islink(start + "/".join(steps[:depth])) for depth in range(1, len(steps) + 1))
     return None if any(linked) else inside
 
 

@@ -218,7 +218,7 @@ def strong_debris(
             )
     first = fence.first or first_needed(manifest, over, made, before)
     kept = frozenset(version for version in made if version >= first)
-    own_table = LanceTable(manifest.root.own(DIRECTORY), kept)
+    own_table = LanceTable(manifest.root.own(DIRECTORY), kept, only_newest=bool(fence.first))
     leaves = _leaves(manifest, over.versions)
     leaves += [
         LanceTable(location, frozenset(over.versions.get(name, ())))
