@@ -466,7 +466,12 @@ class _Erasure:
         }
         root = Folder(manifest.root)
         # Leaves of writers that died, or that a vacuum was removing.
-        return any(LEAF_DIRECTORY.fullmatch(name) and name not in known for name in root.folders())
+        return any(
+            LEAF_DIRECTORY.fullmatch(name)
+            and name not in known
+            and has_files(manifest.root.own(name))
+            for name in root.folders()
+        )
 
     # ── afterwards ───────────────────────────────────────────────────────────────────────────
 
