@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 from lance.file import LanceFileReader
 
 import phalanx
+from faults.deaths import failing_at
+from integration.shell import assert_fails, run, run_json
+from phalanx.storage.steps import Step
 from phalanx.table.erasing import Erased
 
 SCHEMA = pa.schema([("k", pa.string()), ("name", pa.string()), ("n", pa.int64())])
@@ -81,7 +85,8 @@ def test_rows_are_gone_from_every_file(table: phalanx.Table) -> None:
     check(table)
     assert held(table) == LEFT
     assert (done.rows, done.live_rows, done.files) == (2, 2, 2)
-    assert done.files_verified and done.removed.num_rows
+    assert done.files_verified
+    assert done.removed.num_rows
     assert done.to_dict()["rows"] == 2
     assert "Erased 2 rows (2 of them live) from 2 files" in str(done)
     table.append(rows(("b", "new", 6)))
@@ -160,9 +165,20 @@ def test_adopted_leaves(tmp_path: Path, mode: str, inside: bool) -> None:
     # Dropped, they are gone with the next vacuum that may remove them.
     table.drop_partitions("k = 'x'")
     assert holders(leaf)
-    table.vacuum(NOTHING)
+    with (
+        failing_at(Step.VERSIONS_DELETED, 1, KeyboardInterrupt()),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        table.vacuum(NOTHING)
+    [found] = [each for each in phalanx.open(table.uri).health() if each.kind == "leftovers"]
+    assert found.python == "table.vacuum()"
+    assert str(leaf) in found.message
+    table.set_mode("weak")
+    table.set_mode("strong")
+    phalanx.open(table.uri).vacuum(NOTHING)
     assert holders(table.uri, leaf) == []
     assert not any(path.is_file() for path in leaf.rglob("*"))
+    assert "leftovers" not in [each.kind for each in table.health()]
     table.append(rows(("x", "bob", 4)))
     assert held(table) == [("x", "bob", 4)]
 
@@ -199,13 +215,21 @@ def test_snapshots_that_read_the_rows_expire_and_no_later_ones(tmp_path: Path) -
 def test_a_running_transaction_brings_nothing_back(tmp_path: Path) -> None:
     table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
     table.append(rows(("a", MARKER, 1), ("a", "bob", 2)))
-    with pytest.raises(phalanx.CommitConflict), table.transaction() as txn:
-        txn.update(WHERE, {"k": "'b'"})
-        phalanx.open(table.uri).erase(WHERE)
-    with pytest.raises(phalanx.CommitConflict), table.transaction() as txn:
-        txn.append(rows(("a", "eve", 3)))
-        phalanx.open(table.uri).append(rows(("a", MARKER, 4)))
-        phalanx.open(table.uri).erase(WHERE)
+
+    def move() -> None:
+        with table.transaction() as txn:
+            txn.update(WHERE, {"k": "'b'"})
+            phalanx.open(table.uri).erase(WHERE)
+
+    def add() -> None:
+        with table.transaction() as txn:
+            txn.append(rows(("a", "eve", 3)))
+            phalanx.open(table.uri).append(rows(("a", MARKER, 4)))
+            phalanx.open(table.uri).erase(WHERE)
+
+    for change in (move, add):
+        with pytest.raises(phalanx.CommitConflict):
+            change()
     check(table)
     assert held(table) == [("a", "bob", 2)]
     with pytest.raises(phalanx.PhalanxError):
@@ -266,3 +290,22 @@ def test_a_bad_predicate_changes_nothing(table: phalanx.Table) -> None:
         table.erase("nobody = 1")
     assert table.mode == mode
     assert isinstance(table.erase("false"), Erased)
+
+
+def test_health_tells_of_unlisted_leaves(table: phalanx.Table, tmp_path: Path) -> None:
+    """A leaf that was adopted, and is in no manifest any more."""
+    assert "leftovers" not in [each.kind for each in table.health()]
+    leaf = Path(table.plan("k = 'a'").partitions[0].location)
+    shutil.copytree(leaf, Path(table.uri) / "mine")
+    [found] = [each for each in table.health() if each.kind == "leftovers"]
+    assert "mine" in found.message
+    assert "Adopt it again, or remove it" in found.message
+    assert "mine" in str(table.health().to_dict())
+
+
+def test_the_shell_erases(table: phalanx.Table) -> None:
+    assert "Erased 2 rows (2 of them live) from 2 files" in run("erase", table.uri, WHERE).stdout
+    check(table)
+    found = run_json("erase", table.uri, WHERE)
+    assert (found["rows"], found["files_removed"]) == (0, [])
+    assert_fails(run("erase", table.uri, "nobody = 1"), 1, "nobody")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -82,6 +83,15 @@ def old_versions(table: phalanx.Table) -> phalanx.Table:
     return table
 
 
+def refused_or_left_alone(table: phalanx.Table, why: str) -> None:
+    """A vacuum says why it does not touch a leaf, in one way or the other."""
+    try:
+        said = str(table.vacuum(NOTHING).left_alone)
+    except phalanx.UntrustedLocation as error:
+        said = str(error)
+    assert why in said
+
+
 # ── what a manifest says ─────────────────────────────────────────────────────────────────────
 
 
@@ -159,10 +169,7 @@ def test_a_leaf_outside_is_not_touched(table: phalanx.Table, victim: Path, how: 
         with pytest.raises(phalanx.PhalanxError, match=r"Cannot write to .*outside|not written"):
             write()
     for each in (crafted, trusting):
-        try:
-            each.vacuum(NOTHING)
-        except phalanx.PhalanxError as error:
-            assert "outside" in str(error)
+        refused_or_left_alone(each, "outside")
     assert sorted(n for _, n in held(trusting)) == [2, 8]
 
 
@@ -191,10 +198,7 @@ def test_another_tables_leaf_with_a_copied_id(table: phalanx.Table, tmp_path: Pa
     assert sorted(n for _, n in held(crafted)) == [2, 5, 6]
     with pytest.raises(phalanx.PhalanxError, match="belongs to the table at"):
         crafted.append(rows(("a", 9)))
-    try:
-        crafted.vacuum(NOTHING)
-    except phalanx.UntrustedLocation as error:
-        assert "belongs to the table at" in str(error)
+    refused_or_left_alone(crafted, "belongs to the table at")
     with pytest.raises(phalanx.UntrustedLocation):
         phalanx.open(table.uri).scan().to_arrow()
     assert contents(Path(victim.uri)) == before
@@ -219,10 +223,7 @@ def test_a_table_inside_of_another_is_not_touched(table: phalanx.Table) -> None:
     crafted = relocate(table, f"inner/{leaf.name}")
     with pytest.raises(phalanx.PhalanxError, match="belongs to the table at"):
         crafted.append(rows(("a", 9)))
-    try:
-        crafted.vacuum(NOTHING)
-    except phalanx.UntrustedLocation as error:
-        assert "belongs to the table at" in str(error)
+    refused_or_left_alone(crafted, "belongs to the table at")
     assert contents(Path(inner.uri)) == before
     table_folders.remove_table(Location.of(table.uri))
     assert contents(Path(inner.uri)) == before
@@ -260,10 +261,8 @@ def test_a_linked_manifest_is_not_written(table: phalanx.Table, tmp_path: Path) 
         lambda: opened.evolve("n"),
         lambda: opened.set_mode("weak" if table.mode == "strong" else "strong"),
     ):
-        try:
+        with contextlib.suppress(phalanx.PhalanxError):
             change()
-        except phalanx.PhalanxError:
-            pass
         assert contents(Path(table.uri)) == before
 
 

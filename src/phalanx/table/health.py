@@ -21,6 +21,7 @@ from phalanx.table.findings import KINDS, Finding, Health, Kind, PartitionSize
 from phalanx.table.health_limits import HealthLimits
 from phalanx.table.indexing import unindexed
 from phalanx.table.inspection import bytes_of
+from phalanx.table.leftovers import leftovers
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
 from phalanx.table.vacuum import vacuum
 
@@ -63,6 +64,7 @@ class _Checkup:
         yield from self._sizes()
         yield from self._old_specs()
         yield from self._orphans()
+        yield from self._leftovers()
 
     # ── files ────────────────────────────────────────────────────────────────────────────────
 
@@ -281,6 +283,29 @@ class _Checkup:
             "table.vacuum()",
             {"files": files, "bytes": found.bytes, "snapshots": snapshots},
         )
+
+    def _leftovers(self) -> Iterator[Finding]:
+        """Partitions that are not listed any more, and whose files are still there."""
+        for each in leftovers(self.manifest):
+            uri = each.location.uri
+            if each.why is None:
+                yield Finding(
+                    "leftovers",
+                    f"{uri} was a partition, and its files are not all removed yet.",
+                    self._shell("vacuum"),
+                    "table.vacuum()",
+                    {},
+                )
+                continue
+            call = f"import phalanx; phalanx.open({self.manifest.root.uri!r}).adopt({uri!r})"
+            yield Finding(
+                "leftovers",
+                f"{uri} is no partition any more, and vacuum does not remove it: {each.why}. Adopt "
+                "it again, or remove it by other means.",
+                f"python -c {_quoted(call)}",
+                f"table.adopt({uri!r})",
+                {},
+            )
 
     # ── words ────────────────────────────────────────────────────────────────────────────────
 
