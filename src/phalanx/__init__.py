@@ -19,6 +19,7 @@ from phalanx.errors import (
     StorageFailure,
     UnknownOutcome,
     UnknownSpec,
+    UntrustedLocation,
 )
 from phalanx.model.partition_by import (
     bucket,
@@ -77,6 +78,7 @@ __all__ = [
     "Transaction",
     "UnknownOutcome",
     "UnknownSpec",
+    "UntrustedLocation",
     "Upgrade",
     "Vacuumed",
     "__version__",

@@ -13,7 +13,8 @@
     ├── InvalidCatalog     another system's catalog that is damaged, too new, or no such catalog
     ├── StorageFailure     the store below failed: no permission, no space, a damaged file
     │   └── UnknownOutcome it failed in the middle of a commit, which may stand or not
-    └── ForeignWrite       someone wrote to a leaf table past Phalanx
+    ├── ForeignWrite       someone wrote to a leaf table past Phalanx
+    └── UntrustedLocation  a listed leaf at a place that is not this table's to use
 
 A message says what failed, the value, what was expected, and what to do. It shows no secrets.
 """
@@ -75,6 +76,10 @@ class UnknownOutcome(StorageFailure):
 
 class ForeignWrite(PhalanxError):
     """Someone wrote to a leaf table past Phalanx."""
+
+
+class UntrustedLocation(PhalanxError):
+    """A manifest lists a leaf at a place that is not this table's to read, write or delete."""
 
 
 # In URIs what stands between a user and the host, and settings whose names say what they are.

@@ -37,27 +37,36 @@ from phalanx.storage.publishing import shows
 from phalanx.storage.reading import LeafScan
 
 _STORAGE_OPTION = "storage."
+_TRUST = "trust_locations"
 Request = TypeVar("Request")
 
 
 class PartitionedNamespace(catalog.LanceNamespace):
     """Lists and describes what a partitioned namespace holds, as it is at the time of the call.
 
-    `root` is a path or URI. Options of the object store are properties named `storage.<key>`;
-    tables are described with them, so that clients can open what they find. A namespace for a
-    partition value has the property `partition.<field_id>`; a NULL value has none.
+    `root` is a path or URI. With the property `trust_locations` = `true` tables outside of the root
+    are opened too that are not recorded as the namespace's. Options of the object store are
+    properties named `storage.<key>`; tables are described with them, so that clients can open what
+    they find. A namespace for a partition value has the property `partition.<field_id>`; a NULL
+    value has none.
     """
 
     def __init__(self, root: str | os.PathLike[str], **properties: str) -> None:
-        unknown = [name for name in properties if not name.startswith(_STORAGE_OPTION)]
+        trusts = properties.get(_TRUST, "false").lower()
+        stores = {name: text for name, text in properties.items() if name != _TRUST}
+        if trusts not in ("true", "false"):
+            raise catalog.InvalidInputError(
+                f"PartitionedNamespace cannot have {_TRUST}={trusts!r}: expected true or false."
+            )
+        unknown = [name for name in stores if not name.startswith(_STORAGE_OPTION)]
         if unknown:
             raise catalog.InvalidInputError(
-                f"PartitionedNamespace has no property {unknown[0]!r}: expected root, and "
-                f"{_STORAGE_OPTION}<key> for what the object store needs."
+                f"PartitionedNamespace has no property {unknown[0]!r}: expected root, {_TRUST}, "
+                f"and {_STORAGE_OPTION}<key> for what the object store needs."
             )
-        options = {name[len(_STORAGE_OPTION) :]: text for name, text in properties.items()}
+        options = {name[len(_STORAGE_OPTION) :]: text for name, text in stores.items()}
         self._properties = {"root": os.fspath(root), **properties}
-        self._manifest = Manifest.open(Location.of(root, options or None))
+        self._manifest = Manifest.open(Location.of(root, options or None, trusts == "true"))
 
     def __repr__(self) -> str:
         return self.namespace_id()

@@ -123,6 +123,9 @@ CHANGES = {
         prepare=lambda table: table.drop_partitions("k IN ('a', 'c')"),
     ),
     "index": Change(lambda table: table.create_index("n", "BTREE")),
+    # Cut off after its commit it says so, because files may be left.
+    "erase": Change(lambda table: table.erase("n IN (1, 3)"), is_atomic=False),
+    "erase a partition": Change(lambda table: table.erase("k = 'a'"), is_atomic=False),
 }
 
 

@@ -147,17 +147,17 @@ def test_details_say_the_version_and_the_fragments(namespace: catalog.LanceNames
     assert described.version == dataset.version
     assert described.stats.num_fragments == 1
     assert described.table_uri == f"file://{described.location}"
-    old = namespace.describe_table(DescribeTableRequest(id=path, version=1))
-    assert (old.version, old.stats.num_fragments) == (1, 0)
+    old = namespace.describe_table(DescribeTableRequest(id=path, version=2))
+    assert (old.version, old.stats.num_fragments) == (2, 0)
 
 
 def test_the_version_is_the_one_to_read(namespace: catalog.LanceNamespace, root: str) -> None:
     path = first_table(namespace)
     # What a strong commit does to the row of a table.
     manifest = lance.dataset(f"{root}/__manifest")
-    pinned = pa.table({"object_id": ["$".join(path)], "read_version": pa.array([1], pa.uint64())})
+    pinned = pa.table({"object_id": ["$".join(path)], "read_version": pa.array([2], pa.uint64())})
     manifest.merge_insert("object_id").when_matched_update_all().execute(pinned)
-    assert namespace.describe_table(DescribeTableRequest(id=path)).version == 1
+    assert namespace.describe_table(DescribeTableRequest(id=path)).version == 2
     assert namespace.count_table_rows(CountTableRowsRequest(id=path)).count == 0
 
 
@@ -210,7 +210,7 @@ def test_what_is_there_exists(namespace: catalog.LanceNamespace) -> None:
     for end in range(len(path)):
         namespace.namespace_exists(NamespaceExistsRequest(id=path[:end]))
     namespace.table_exists(TableExistsRequest(id=path))
-    namespace.table_exists(TableExistsRequest(id=path, version=1))
+    namespace.table_exists(TableExistsRequest(id=path, version=2))
 
 
 MISSING = ["v1", "nope"]

@@ -931,8 +931,8 @@ def test_weak_mode(weak: phalanx.Table, store: Store, monkeypatch: pytest.Monkey
             weak.vacuum(older_than)
     assert weak.vacuum().files.num_rows == 0
     location = weak.plan("k = 'a'").partitions[0].location
-    tagged = lance.dataset(location, version=2, storage_options=store.storage_options)
-    tagged.tags.create("kept", 2)
+    tagged = lance.dataset(location, version=3, storage_options=store.storage_options)
+    tagged.tags.create("kept", 3)
     schema, root = weak._manifest.properties.schema, weak._manifest.root
     leaf.create(root.child(leaf_directory("v1$0123456789abcdef$dataset")), schema)
     weak.set_mode("strong")

@@ -34,6 +34,7 @@ from phalanx.cli.options import (
     OutputOption,
     SnapshotOption,
     StorageOptions,
+    TrustLocations,
     Uri,
     Where,
     shown_limit,
@@ -161,10 +162,11 @@ def ls(
     snapshot: SnapshotOption = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
+    trust_locations: TrustLocations = False,
 ) -> None:
     """List the partitions with their values, rows, bytes and locations."""
     most = shown_limit(limit, all, output, _SHOWN_PARTITIONS)
-    table = _open(uri, storage_option, snapshot)
+    table = _open(uri, storage_option, snapshot, trust_locations)
     found = descriptions.partitions_to_list(table)
     if output is Output.JSON:
         typer.echo(json_text.dumps(found[:most], indent=2))
@@ -179,9 +181,10 @@ def explain(
     snapshot: SnapshotOption = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
+    trust_locations: TrustLocations = False,
 ) -> None:
     """Say which partitions a predicate needs, how many of how many, and why."""
-    plan = _open(uri, storage_option, snapshot).plan(where)
+    plan = _open(uri, storage_option, snapshot, trust_locations).plan(where)
     typer.echo(json_text.dumps(plan.to_dict(), indent=2) if output is Output.JSON else str(plan))
 
 
@@ -233,10 +236,11 @@ def scan(
     snapshot: SnapshotOption = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
+    trust_locations: TrustLocations = False,
 ) -> None:
     """Show the rows that match: all of them as JSON, the first ones in a table."""
     most = limit if count else shown_limit(limit, all, output, _SHOWN_ROWS)
-    table = _open(uri, storage_option, snapshot)
+    table = _open(uri, storage_option, snapshot, trust_locations)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     found = table.scan(where, names, most)
     warn_of_pruning(found.plan)
@@ -275,6 +279,7 @@ app.command()(history.snapshots)
 app.command()(changes.changes)
 app.command()(history.rollback)
 app.command()(history.vacuum)
+app.command()(history.erase)
 app.command()(rewriting.rewrite)
 app.command()(searching.search)
 app.command()(searching.index)
@@ -282,9 +287,11 @@ app.command()(joins.join_plan)
 app.command()(upgrading.upgrade)
 
 
-def _open(uri: str, options: list[str] | None, snapshot: str | None = None) -> Table:
+def _open(
+    uri: str, options: list[str] | None, snapshot: str | None = None, trusts: bool = False
+) -> Table:
     chosen = None if snapshot is None else snapshot_of(snapshot)
-    table = open_table(uri, storage_options=storage_options(options))
+    table = open_table(uri, storage_options=storage_options(options), trust_locations=trusts)
     return table if chosen is None else table.at(chosen)
 
 

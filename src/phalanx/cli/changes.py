@@ -15,6 +15,7 @@ from phalanx.cli.options import (
     Output,
     OutputOption,
     StorageOptions,
+    TrustLocations,
     Uri,
     shown_limit,
     snapshot_of,
@@ -52,13 +53,16 @@ def changes(
     ] = False,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
+    trust_locations: TrustLocations = False,
 ) -> None:
     """Show the rows that came, went and became others, snapshot by snapshot."""
     most = shown_limit(limit, all, output, _SHOWN_CHANGES)
     first = snapshot_of(from_snapshot, "'FROM'")
     last = None if to_snapshot is None else snapshot_of(to_snapshot, "'TO'")
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    table = open_table(uri, storage_options=storage_options(storage_option))
+    table = open_table(
+        uri, storage_options=storage_options(storage_option), trust_locations=trust_locations
+    )
     feed = table.changes(first, last, where, names)
     if plan:
         is_json = output is Output.JSON

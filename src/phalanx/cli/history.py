@@ -1,4 +1,4 @@
-"""The commands for what was: `snapshots`, `rollback` and `vacuum`."""
+"""The commands for what was: `snapshots`, `rollback`, `vacuum` and `erase`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from phalanx.cli.options import (
     OutputOption,
     StorageOptions,
     Uri,
+    Where,
     age_of,
     shown_limit,
     snapshot_of,
     storage_options,
 )
-from phalanx.cli.progress import working
+from phalanx.cli.progress import counting_groups, working
 from phalanx.cli.results import tell
 from phalanx.cli.tables import column, show
 from phalanx.table.opening import open as open_table
@@ -103,3 +104,27 @@ def vacuum(
     typer.echo(str(done))
     if dry_run and done.files.num_rows:
         note("The files are in --output json.")
+
+
+def erase(
+    uri: Uri,
+    where: Where,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also delete tags of partitions that keep such rows.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Remove the rows that match from every file, for good, and verify that they are gone.
+
+    Deleted rows that are still stored are removed too. Snapshots that read such rows expire, with
+    all before them, and running transactions start over.
+    """
+    table = open_table(uri, storage_options=storage_options(storage_option))
+    with counting_groups("erasing", "partitions") as progress:
+        done = table.erase(where, force, progress=progress)
+    if output is Output.JSON:
+        files = {"files_removed": list(json_text.rows(done.removed))}
+        typer.echo(json_text.dumps(done.to_dict() | files, indent=2))
+        return
+    typer.echo(str(done))

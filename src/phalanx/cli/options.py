@@ -51,6 +51,13 @@ StorageOptions = Annotated[
         show_default=False,
     ),
 ]
+TrustLocations = Annotated[
+    bool,
+    typer.Option(
+        "--trust-locations",
+        help="Also read partitions outside of the table's folder that were not adopted.",
+    ),
+]
 SnapshotOption = Annotated[
     str | None,
     typer.Option(

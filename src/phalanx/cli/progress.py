@@ -54,7 +54,7 @@ def working(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def counting_groups(what: str) -> Iterator[Callable[[int, int], None]]:
+def counting_groups(what: str, things: str = "groups") -> Iterator[Callable[[int, int], None]]:
     """Show how many groups are done of how many, which is known when the first ones are."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -70,5 +70,5 @@ def counting_groups(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=None, counted="")
         yield lambda done, total: progress.update(
-            task, completed=done, total=total, counted=f"{done:,} of {total:,} groups"
+            task, completed=done, total=total, counted=f"{done:,} of {total:,} {things}"
         )

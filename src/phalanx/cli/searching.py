@@ -17,6 +17,7 @@ from phalanx.cli.options import (
     OutputOption,
     SnapshotOption,
     StorageOptions,
+    TrustLocations,
     Uri,
     key_values,
     snapshot_of,
@@ -75,6 +76,7 @@ def search(
     snapshot: SnapshotOption = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
+    trust_locations: TrustLocations = False,
 ) -> None:
     """Show the rows that are nearest to a vector, or that match words best."""
     chosen = None if snapshot is None else snapshot_of(snapshot)
@@ -82,7 +84,9 @@ def search(
     if hybrid is not None:
         pairs = key_values([hybrid], "'--hybrid'")
         words = next(iter(pairs.items()))
-    table = open_table(uri, storage_options=storage_options(storage_option))
+    table = open_table(
+        uri, storage_options=storage_options(storage_option), trust_locations=trust_locations
+    )
     table = table if chosen is None else table.at(chosen)
     field = searched_column(column_name, Schema.of(table.schema))
     looked_for: Any = query if is_text(field.type) else _vector(query)

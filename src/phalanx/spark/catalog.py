@@ -90,7 +90,7 @@ class Catalog:
         """Where a name is."""
         found = self.root
         for part in name:
-            found = found.child(part)
+            found = found.own(part)
         return found
 
     def _table(self, name: Sequence[str]) -> Table | None:

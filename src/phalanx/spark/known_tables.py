@@ -30,7 +30,11 @@ class KnownTables:
     def listing(self, options: Options, snapshot: int | None) -> LeafListing:
         """The leaves that are read, as of the snapshot that the options or the loading named."""
         location = options.location
-        table = open(location.uri, storage_options=location.storage_options)
+        table = open(
+            location.uri,
+            storage_options=location.storage_options,
+            trust_locations=location.trusts,
+        )
         wanted = options.snapshot("snapshot")
         place = (location, snapshot if wanted is None else wanted)
         commit = _last_commit(table._refreshed())

@@ -14,7 +14,7 @@ from phalanx.storage.location import Location
 
 PLACE = frozenset({"path", "storage_options"})
 READ = PLACE | {
-    *("where", "columns", "snapshot", "split_size", "metadata_table"),
+    *("where", "columns", "snapshot", "split_size", "metadata_table", "trust_locations"),
     *("changes", "from_snapshot", "to_snapshot"),
 }
 WRITE = PLACE | {
@@ -61,7 +61,7 @@ class Options:
                 f"Cannot {self.doing}: there is no path. Name the table: load(path), save(path) "
                 "or option('path', path)."
             )
-        return Location.of(path, self.storage_options)
+        return Location.of(path, self.storage_options, self.flag("trust_locations"))
 
     @property
     def storage_options(self) -> dict[str, str] | None:

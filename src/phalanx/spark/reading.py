@@ -27,7 +27,11 @@ METADATA_TABLES = ("partitions", "files", "snapshots", "specs")
 def table_of(options: Options, snapshot: int | None = None) -> Table:
     """The table that is read, as of the snapshot that the options or the loading named."""
     location = options.location
-    table = open(location.uri, storage_options=location.storage_options)
+    table = open(
+        location.uri,
+        storage_options=location.storage_options,
+        trust_locations=location.trusts,
+    )
     wanted = options.snapshot("snapshot")
     if wanted is None:
         wanted = snapshot

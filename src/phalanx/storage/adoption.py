@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import re
 
 import lance
@@ -27,8 +26,8 @@ from phalanx.planning.fields import source_columns
 from phalanx.storage.lance_schema import ids_of, is_aligned, lance_schema
 from phalanx.storage.location import Location
 from phalanx.storage.manifest_paths import check_detachable
+from phalanx.storage.ownership import OWNER, Owner
 
-OWNER = "phalanx.namespace"
 _LEAF_DIRECTORY = re.compile(r"[0-9a-f]{8}_v[0-9]+\$([^/]*\$)?dataset")
 # What stands in place of the id of a column that a file still holds, and the table no longer has.
 _GONE = -2
@@ -105,31 +104,26 @@ def check_renumbering(dataset: lance.LanceDataset, schema: Schema, location: Loc
 
 
 def claim(
-    dataset: lance.LanceDataset,
-    owner: str,
-    root: Location,
-    location: Location,
-    *,
-    is_listed: bool = False,
+    dataset: lance.LanceDataset, owner: Owner, location: Location, *, is_listed: bool = False
 ) -> lance.LanceDataset:
     """Write down to which namespace the table belongs; refuse another namespace's table.
 
-    The manifest of the root may list it already.
+    One that the namespace lists is its own whatever its name is, unless a record says otherwise.
     """
     parent, _, directory = location.uri.rpartition("/")
-    is_a_leaf = parent != root.uri and _LEAF_DIRECTORY.fullmatch(directory) is not None
-    elsewhere = is_a_leaf and not is_listed
-    written = dataset.metadata.get(OWNER)
-    known = json.loads(written) if written else {"id": None, "root": parent}
-    if known["id"] == owner:
+    is_leaf = _LEAF_DIRECTORY.fullmatch(directory) is not None
+    elsewhere = is_leaf and not is_listed and parent != owner.root
+    record = Owner.of(dataset)
+    if record is not None and record.is_at(owner):
         return dataset
-    if written or elsewhere:
+    if (record is not None and not record.names(owner)) or (record is None and elsewhere):
         raise PhalanxError(
-            f"Cannot adopt {location}: it is a partition of the namespace at {known['root']}, "
+            f"Cannot adopt {location}: it is a partition of the namespace at "
+            f"{parent if record is None else record.root}, "
             "which needs its field ids. Append its rows instead; or, if that namespace is gone, "
-            f"copy the table, or remove {OWNER!r} from its metadata."
+            f"copy its rows to a table of their own, or remove {OWNER!r} from its metadata."
         )
-    dataset.update_metadata({OWNER: json.dumps({"id": owner, "root": root.uri})})
+    dataset.update_metadata(dict[str, str | None](owner.to_metadata()))
     return location.open()
 
 

@@ -56,7 +56,7 @@ def staged_manifest(root: Location, properties: Properties) -> lance.LanceDatase
 
 def put_in_place(root: Location, staged: lance.LanceDataset) -> None:
     """Make a staged manifest that of a root which has none."""
-    where = root.child(DIRECTORY)
+    where = root.own(DIRECTORY)
     try:
         staged.deep_clone(where.uri, staged.version, storage_options=root.storage_options)
     except OSError as error:

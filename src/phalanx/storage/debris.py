@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from phalanx.storage.files import Folder, StoredFile
+from phalanx.storage.files import Folder, StoredFile, is_below, tables_inside
 from phalanx.storage.location import Location
 from phalanx.storage.naming import LEAF_DIRECTORY
 from phalanx.storage.parallel import in_parallel
@@ -20,6 +20,7 @@ ORPHAN = "orphan"
 UPDATES = "updates"
 # What Lance writes beside the versions, and no version lists.
 _HINT = "_versions/latest_version_hint.json"
+_TAGS = "_refs/tags/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,10 @@ class LanceTable:
     location: Location
     needed: frozenset[int] = frozenset()
     is_branch: bool = False
+    # Whether nothing of it is needed.
+    is_gone: bool = False
+    # Whether no version is needed for having been the newest just now.
+    only_newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ def debris(
     the names of those that are needed.
     """
     start = f"{root.location}/"
+    tables = _each_once(tables)
     inside = {
         table.location.uri.removeprefix(start): table
         for table in tables
@@ -98,6 +104,8 @@ def debris(
     }
     outside = [table for table in tables if not table.location.uri.startswith(start)]
     owned, others = _by_table(files, inside)
+    foreign = tables_inside(file.path for file in others)
+    others = [file for file in others if not is_below(file.path, foreign)]
     listings = [
         _Listing(table, root, f"{path}/", owned.get(path, [])) for path, table in inside.items()
     ]
@@ -121,11 +129,43 @@ def debris(
     )
 
 
+def _each_once(tables: Iterable[LanceTable]) -> list[LanceTable]:
+    """The tables, each with all versions that are needed, however often it is listed."""
+    found: dict[str, LanceTable] = {}
+    for table in tables:
+        known = found.setdefault(table.location.uri, table)
+        if known is not table:
+            found[table.location.uri] = LanceTable(
+                known.location,
+                known.needed | table.needed,
+                known.is_branch or table.is_branch,
+                known.is_gone and table.is_gone,
+            )
+    return list(found.values())
+
+
 def _unlisted(listing: _Listing, before: datetime) -> Unlisted:
     table = listing.table
+    if table.is_gone and not listing.files:
+        return Unlisted()
+    if (why := table.location.why_not_ours(table.is_gone)) is not None:
+        return Unlisted(left_alone=why)
+    if table.is_gone:
+        # Versions go last: as long as one is there, the leaf says whose it is.
+        ordered = sorted(listing.files, key=lambda file: file.path.startswith("_versions/"))
+        known = [(name_of(file.path), file) for file in ordered]
+        return Unlisted(
+            tuple(
+                (name or Name(ORPHAN, file.path), file)
+                for name, file in known
+                if name is not None or file.path == _HINT or file.path.startswith(_TAGS)
+            )
+        )
     if table.is_branch:
         return Unlisted(left_alone="it is a branch, and tags of its table may need its versions")
-    return unlisted(table.location, listing.files, table.needed, before)
+    return unlisted(
+        table.location, listing.files, table.needed, before, only_newest=table.only_newest
+    )
 
 
 def _by_table(
@@ -158,7 +198,8 @@ def _of_table(listing: _Listing, found: Unlisted, elsewhere: set[Name]) -> Itera
     for name, file in found.files:
         if name not in elsewhere:
             path = f"{listing.prefix}{file.path}"
-            yield DebrisFile(listing.folder, name.kind, path, file.bytes, file.modified)
+            kind = ORPHAN if listing.table.is_gone else name.kind
+            yield DebrisFile(listing.folder, kind, path, file.bytes, file.modified)
 
 
 def _orphans(

@@ -8,6 +8,7 @@ with the same leaf, without its rows. When no retained snapshot reads the leaf, 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -93,6 +94,46 @@ def dropped_leaves(
                 row[ADDRESS],
             )
     return found
+
+
+# Leaves that are neither listed nor needed, and whose files are not all gone yet.
+LEAVING = f"__phalanx_leaving{SEPARATOR}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingLeaf:
+    """A leaf that vacuum has to remove, and the address of the row that says so."""
+
+    location: Location
+    address: int
+
+
+def rows_of_leaving(leaves: Iterable[DroppedLeaf]) -> dict[str, str]:
+    """What the rows of leaves that are to be removed say, by their ids: where each is.
+
+    Nothing else remembers a leaf that is not in the root under a name that Phalanx gives.
+    """
+    return {
+        f"{LEAVING}{uuid.uuid4().hex}": json.dumps({"location": each.location.uri})
+        for each in leaves
+    }
+
+
+def leaving_leaves(manifest: Manifest) -> list[LeavingLeaf]:
+    """The leaves that vacuum has to remove."""
+    rows = manifest.dataset.to_table(
+        columns=["object_id", "metadata"],
+        filter="object_type = 'phalanx'",
+        with_row_address=True,
+    )
+    return [
+        LeavingLeaf(manifest.root.child(json.loads(said)["location"]), address)
+        for name, said, address in zip(
+            *(rows.column(name).to_pylist() for name in ("object_id", "metadata", ADDRESS)),
+            strict=True,
+        )
+        if name.startswith(LEAVING)
+    ]
 
 
 def parted(leaves: Leaves, names: Collection[str] | None) -> tuple[Leaves, dict[str, int]]:

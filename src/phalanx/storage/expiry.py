@@ -13,14 +13,29 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from phalanx.storage.dropped import dropped_leaves
+from phalanx.storage.dropped import (
+    DroppedLeaf,
+    dropped_leaves,
+    leaving_leaves,
+    rows_of_leaving,
+)
+from phalanx.storage.files import Folder
 from phalanx.storage.head import Head, head_row, with_head
-from phalanx.storage.history_rows import MARKER, PHALANX, SNAPSHOT, TABLE_VERSION, UPDATES
+from phalanx.storage.history_rows import (
+    MARKER,
+    PHALANX,
+    SNAPSHOT,
+    TABLE_VERSION,
+    UPDATES,
+    history_rows,
+)
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import HEAD, Manifest
 from phalanx.storage.manifest_changes import change
-from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.naming import LEAF_DIRECTORY, SEPARATOR
+from phalanx.storage.races import until_won
 from phalanx.storage.steps import Step, reach
 
 # Whoever repeats a transaction by its marker does so within this time, however short the history.
@@ -45,11 +60,16 @@ class Expiry:
     updates: frozenset[str]
     addresses: npt.NDArray[np.uint64]
     dropped: Mapping[str, Location]
+    # Dropped leaves that none of them reads, and that nothing else would find again.
+    leaving: tuple[DroppedLeaf, ...] = ()
+    # The object ids of all leaves that are not remembered any more.
+    forgotten: frozenset[str] = frozenset()
 
 
-def expired(manifest: Manifest, moment: datetime) -> Expiry:
+def expired(manifest: Manifest, moment: datetime, through: int | None = None) -> Expiry:
     """What retained snapshots do not need: those that were the newest at any time since a moment.
 
+    With `through` those that came after this snapshot are retained instead; the newest always is.
     A marker stays with its snapshot, and at least for `MARKERS_KEPT`; that of a stream for longer.
     """
     gone: list[int] = []
@@ -68,7 +88,11 @@ def expired(manifest: Manifest, moment: datetime) -> Expiry:
     over = [
         (said["id"], address)
         for (said, address), (successor, _) in pairwise(snapshots)
-        if datetime.fromisoformat(successor["time"]) < moment
+        if (
+            datetime.fromisoformat(successor["time"]) < moment
+            if through is None
+            else said["id"] <= through
+        )
     ]
     oldest = snapshots[len(over)][0] if snapshots else None
     first = 0 if oldest is None else int(oldest["id"])
@@ -98,7 +122,19 @@ def expired(manifest: Manifest, moment: datetime) -> Expiry:
         updates,
         np.array(gone + older, np.uint64),
         {name: leaf.location for name, leaf in dropped.items() if name not in forgotten},
+        tuple(
+            dropped[name]
+            for name in forgotten
+            if not _is_found_again(manifest.root, dropped[name].location)
+        ),
+        frozenset(forgotten),
     )
+
+
+def _is_found_again(root: Location, leaf: Location) -> bool:
+    """Whether a vacuum finds the folder of a leaf that nothing lists: by its name, in the root."""
+    parent, _, name = leaf.uri.rpartition("/")
+    return parent == root.uri and LEAF_DIRECTORY.fullmatch(name) is not None
 
 
 def _versions(
@@ -144,8 +180,17 @@ def _rows(manifest: Manifest, kind: str, column: str) -> Iterator[tuple[str, Any
     yield from zip(*(rows.column(name).to_pylist() for name in names), strict=True)
 
 
-def move_horizon(manifest: Manifest, head: Head, expiry: Expiry, moment: datetime) -> Head:
+def move_horizon(
+    manifest: Manifest,
+    head: Head,
+    expiry: Expiry,
+    moment: datetime,
+    *,
+    everything: bool = False,
+) -> Head:
     """Take out what is over, and end the transactions that began before a moment; the new head.
+
+    With `everything` all rows are written anew: no file has those that are taken out.
 
     It makes no snapshot, but passes the same fence: a lost race raises. No horizon comes twice,
     so that whoever began before it sees that there was another one, whatever the clocks say.
@@ -153,9 +198,30 @@ def move_horizon(manifest: Manifest, head: Head, expiry: Expiry, moment: datetim
     if head.horizon:
         moment = max(moment, datetime.fromisoformat(head.horizon) + timedelta(microseconds=1))
     moved = dataclasses.replace(head, horizon=moment.isoformat(timespec="microseconds"))
-    change(manifest, head_row(moved), expiry.addresses)
+    rows = [head_row(moved)]
+    if expiry.leaving:
+        rows.append(history_rows(rows_of_leaving(expiry.leaving), PHALANX))
+    change(manifest, pa.concat_tables(rows), expiry.addresses, everything=everything)
     reach(Step.HORIZON_MOVED)
     return moved
+
+
+def forget_removed(manifest: Manifest) -> None:
+    """Take out the rows of leaves that are removed, and have no files any more."""
+
+    def attempt() -> None:
+        latest = manifest.latest()
+        gone = [each.address for each in leaving_leaves(latest) if not has_files(each.location)]
+        if gone:
+            nothing = latest.dataset.schema.empty_table()
+            change(latest, nothing, np.array(gone, np.uint64))
+
+    until_won(attempt)
+
+
+def has_files(location: Location) -> bool:
+    """Whether anything is stored at a place."""
+    return bool(Folder(location).files())
 
 
 def first_needed(

@@ -22,6 +22,7 @@ from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, Unknown
 from phalanx.planning.scan import LOCATION, OBJECT_ID, ROW_ADDRESS
 from phalanx.storage.dropped import (
     DROPPED,
+    LEAVING,
     DroppedLeaf,
     addresses_of,
     dropped_leaves,
@@ -364,7 +365,8 @@ def leave_strong(manifest: Manifest) -> None:
     # Whoever repeats a transaction finds its marker, whatever the mode was meanwhile.
     ours = (
         f"object_type IN ('{TABLE_VERSION}', '{DROPPED}') OR "
-        f"(object_type = '{PHALANX}' AND object_id NOT LIKE '{MARKER}{SEPARATOR}%')"
+        f"(object_type = '{PHALANX}' AND object_id NOT LIKE '{MARKER}{SEPARATOR}%' "
+        f"AND object_id NOT LIKE '{LEAVING}%')"
     )
     rows = manifest.table(f"{ours} OR ({pinned})", with_row_address=True)
     if not rows.num_rows:

@@ -55,7 +55,7 @@ def _taken(root: Location) -> PhalanxError:
 
 def _put(root: Location, stated: Mapping[str, str]) -> bool:
     """Make the properties those of a manifest that has none; False if another was first."""
-    dataset = root.child(DIRECTORY).open(cache=new_cache())
+    dataset = root.own(DIRECTORY).open(cache=new_cache())
     if IS_PARTITIONED in dataset.metadata:
         return False
     try:

@@ -7,7 +7,7 @@ in weak mode: each leaf is committed for itself (draft: 5, Atomicity).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import lance
 import pyarrow as pa
@@ -76,7 +76,7 @@ class HiveRoot(LeafListing):
         overrides: Mapping[str, str] | None = None,
         has_manifest: bool = False,
     ) -> None:
-        self.root = Location(root.uri, root.storage_options, has_reused_paths=True)
+        self.root = replace(root, has_reused_paths=True, table=None)
         self.stated = dict(stated)
         self.overrides = overrides
         self._has_manifest = has_manifest
@@ -163,7 +163,7 @@ class HiveRoot(LeafListing):
         if not self._has_manifest:
             return []
         tables = (
-            self.root.child(DIRECTORY)
+            self.root.own(DIRECTORY)
             .open()
             .to_table(["object_id", "location"], filter="object_type = 'table'")
         )
@@ -213,7 +213,7 @@ def open_root(root: Location, overrides: Mapping[str, str] | None = None) -> Lea
 
 def _current(root: Location, overrides: Mapping[str, str] | None) -> LeafListing:
     try:
-        return Manifest.open(Location(root.uri, root.storage_options))
+        return Manifest.open(replace(root, has_reused_paths=False))
     except NotPartitioned:
         in_manifest = manifest_properties(root)
         stored = in_manifest or HiveFiles(root).read_properties() or {}
@@ -231,7 +231,7 @@ def stored_properties(root: Location) -> dict[str, str] | None:
 def manifest_properties(root: Location) -> dict[str, str] | None:
     """Those among the properties of a manifest that are of the Hive-style layout."""
     try:
-        metadata = root.child(DIRECTORY).open(cache=new_cache()).metadata
+        metadata = root.own(DIRECTORY).open(cache=new_cache()).metadata
     except (OSError, ValueError) as error:
         if "not found" not in str(error).lower():
             raise StorageFailure(f"Cannot open {root}: {plain_reason(error)}") from None

@@ -92,7 +92,7 @@ def check_toward_zero(root: HiveRoot, field: PartitionField) -> None:
 def _check_manifest(root: Location) -> None:
     """Refuse a manifest that lists tables already: in the newest format all are partitions."""
     others = "object_type = 'table' AND NOT object_id LIKE 'v1$%'"
-    found = root.child(DIRECTORY).open(cache=new_cache()).to_table(["object_id"], filter=others)
+    found = root.own(DIRECTORY).open(cache=new_cache()).to_table(["object_id"], filter=others)
     if found.num_rows:
         raise PhalanxError(
             f"Cannot upgrade {root}: its manifest lists tables of stock clients, such as "
@@ -155,7 +155,7 @@ def switch(root: HiveRoot, spec: PartitionSpec) -> None:
 
 def _switch_manifest(root: Location, rows: pa.Table, properties: Properties) -> None:
     """Put the rows into a manifest that is there, and then, in one commit, the properties."""
-    where = root.child(DIRECTORY)
+    where = root.own(DIRECTORY)
     dataset = where.open(cache=new_cache())
     own = dataset.to_table(["object_id"], filter="object_id = 'v1' OR object_id LIKE 'v1$%'")
     ours = pc.is_in(own.column("object_id"), rows.column("object_id").combine_chunks())
@@ -228,7 +228,7 @@ def tidy(root: Location) -> bool:
     found = files.read_properties() is not None
     if found:
         files.remove_properties()
-    dataset = root.child(DIRECTORY).open(cache=new_cache())
+    dataset = root.own(DIRECTORY).open(cache=new_cache())
     if old := [key for key in dataset.metadata if key.startswith(PREFIX)]:
         dataset.update_metadata(dict[str, str | None].fromkeys(old))
         found = True

@@ -25,6 +25,7 @@ from phalanx.storage.forks import use_lance
 from phalanx.storage.lance_schema import ids_of, lance_schema
 from phalanx.storage.leaf_listing import LeafShape
 from phalanx.storage.location import Location
+from phalanx.storage.ownership import Owner
 from phalanx.storage.path_values import PathValues
 from phalanx.storage.races import until_won
 from phalanx.storage.reading import addressed
@@ -67,19 +68,42 @@ Deletion = Callable[[lance.LanceDataset], Change]
 
 
 def create(location: Location, schema: Schema) -> int:
-    """A leaf without rows, with the namespace's field ids, where no other table is or was.
+    """A leaf without rows, where no other table is or was; its version.
 
-    Returns its version.
+    It is there at once, with the namespace's field ids and the record of its owner. A clone is
+    also the only exclusive way: of several that make the same leaf all but one get an `OSError`.
     """
+    owner = location.table if location.table is not None and location.table.id else None
+    unused = _templates(schema, owner)
+    try:
+        template = unused.pop()
+    except IndexError:
+        template = _template(schema, owner)
+    try:
+        options = location.storage_options
+        template.deep_clone(location.uri, template.version, storage_options=options)
+    finally:
+        unused.append(template)
+    reach(Step.LEAF_CREATED)
+    return int(template.version)
+
+
+@lru_cache(maxsize=16)
+def _templates(schema: Schema, owner: Owner | None) -> list[lance.LanceDataset]:
+    """Templates that no thread is using: Lance clones each for one thread at a time."""
+    return []
+
+
+def _template(schema: Schema, owner: Owner | None) -> lance.LanceDataset:
+    """A leaf without rows in memory."""
     rows = plain_schema(schema).empty_table()
-    dataset = lance.write_dataset(rows, location.uri, **location.write_options)
+    dataset = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}")
     if ids_of(dataset) != schema.ids:
         projection = LanceOperation.Project(lance_schema(schema))
-        dataset = LanceDataset.commit(
-            dataset, projection, read_version=dataset.version, **location.write_options
-        )
-    reach(Step.LEAF_CREATED)
-    return int(dataset.version)
+        dataset = LanceDataset.commit(dataset, projection, read_version=dataset.version)
+    if owner is not None:
+        dataset.update_metadata(dict[str, str | None](owner.to_metadata()))
+    return dataset
 
 
 def keep_versions(location: Location) -> lance.LanceDataset:

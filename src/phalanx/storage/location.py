@@ -11,12 +11,16 @@ from typing import Any
 
 import lance
 
-from phalanx.errors import PhalanxError, shown
-from phalanx.model.locations import SCHEME, resolved
+from phalanx.errors import PhalanxError, UntrustedLocation, shown
+from phalanx.model.locations import SCHEME, placed
 from phalanx.storage.forks import use_lance
+from phalanx.storage.ownership import Owner, why_not_ours, why_unreadable
 
 # A scheme without its two slashes, and the store of which every process has its own.
 _ODD_SCHEME = re.compile(r"memory://|(?:file|s3|gs|az|abfss?|https?):(?!//)", re.IGNORECASE)
+# What was last seen written down in leaves, by their URIs: they were opened a moment ago.
+_records: dict[str, Owner | None] = {}
+_MOST_RECORDS = 100_000
 
 # pylance 14 reads the transaction that compacted indexed rows with fewer arguments than this class
 # takes, and raises TypeError: test_lance_facts.py tells when that is over.
@@ -33,10 +37,17 @@ class Location:
     storage_options: dict[str, str] | None = field(default=None, hash=False, repr=False)
     # Whether tables come and go under the paths below: no cache may know them by these.
     has_reused_paths: bool = False
+    # The namespace here; for a leaf the one that lists it.
+    table: Owner | None = None
+    # Whether leaves outside of the root may be read that are not recorded as the table's.
+    trusts: bool = False
 
     @classmethod
     def of(
-        cls, uri: str | os.PathLike[str], storage_options: dict[str, str] | None = None
+        cls,
+        uri: str | os.PathLike[str],
+        storage_options: dict[str, str] | None = None,
+        trusts: bool = False,
     ) -> Location:
         """The location that a user names; local paths become absolute."""
         text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else uri
@@ -58,11 +69,24 @@ class Location:
             )
         if not SCHEME.match(text):
             text = str(Path(text).expanduser().absolute())
-        return cls(text.rstrip("/") or "/", storage_options)
+        return cls(text.rstrip("/") or "/", storage_options, trusts=trusts)
 
-    def child(self, relative: str) -> Location:
-        """The location of what a manifest calls by a path relative to this one."""
-        return replace(self, uri=resolved(self.uri, relative))
+    def of_table(self, id: str) -> Location:
+        """The same root, of the namespace with this id."""
+        return replace(self, table=Owner(id, self.uri))
+
+    def child(self, location: str) -> Location:
+        """The leaf at the location that a manifest here has of it.
+
+        Opening it, and asking for its `write_options`, raises `UntrustedLocation` where that is
+        not the table's to do.
+        """
+        where = placed(self.uri, location).uri
+        return replace(self, uri=where, table=self.table or Owner("", self.uri))
+
+    def own(self, name: str) -> Location:
+        """What is here under a name that Phalanx has given, and no manifest tells."""
+        return replace(self, uri=f"{self.uri}/{name}", table=None)
 
     def open(self, version: int | None = None, cache: Any = None) -> lance.LanceDataset:
         """The Lance table here, with a cache of metadata: that which all tables share, or another.
@@ -71,12 +95,15 @@ class Location:
         same path must not be known already.
         """
         use_lance()
-        return lance.dataset(
+        dataset = lance.dataset(
             self.uri,
             version=version,
             storage_options=self.storage_options,
             session=self._cache if cache is None else cache,
         )
+        if self.table is not None:
+            self._check_readable(self.table, dataset)
+        return dataset
 
     def open_leaf(self, version: int | None = None) -> lance.LanceDataset:
         """The leaf here, which a manifest lists."""
@@ -97,6 +124,49 @@ class Location:
                 "snapshot, or restore the partition from a copy."
             ) from None
 
+    def _check_readable(self, table: Owner, dataset: lance.LanceDataset) -> None:
+        record = Owner.of(dataset)
+        if len(_records) >= _MOST_RECORDS:
+            _records.clear()
+        _records[self.uri] = record
+        if self.trusts or why_unreadable(table, self.uri, record) is None:
+            return
+        # An old version may be from before the leaf was the table's.
+        if (why := why_unreadable(table, self.uri, self._newest_record())) is not None:
+            raise UntrustedLocation(
+                f"Cannot read {self}, which the manifest of {table.root} lists: {why}. Make it the "
+                f"table's with adopt({self.uri!r}); or, if you trust whoever wrote the manifest, "
+                "open the table with trust_locations=True to read it."
+            )
+
+    def why_not_ours(self, is_partly_gone: bool = False) -> str | None:
+        """Why the leaf here must be neither written nor deleted, as it is now; None if it may.
+
+        One that is partly gone may have no version any more that could tell.
+        """
+        if self.table is None:
+            return None
+        try:
+            record = self._newest_record()
+        except (OSError, ValueError) as error:
+            if not is_partly_gone or "not found" not in str(error).lower():
+                raise
+            record = None
+        return why_not_ours(self.table, self.uri, record)
+
+    def _newest_record(self) -> Owner | None:
+        return Owner.of(replace(self, trusts=True).open())
+
+    def _check_writable(self, table: Owner) -> None:
+        known = self.uri in _records
+        if known and why_not_ours(table, self.uri, _records[self.uri]) is None:
+            return
+        if (why := why_not_ours(table, self.uri, self._newest_record())) is not None:
+            raise UntrustedLocation(
+                f"Cannot write to {self}, which the manifest of {table.root} lists: {why}. Make it "
+                f"the table's with adopt({self.uri!r}), or append its rows to a table of yours."
+            )
+
     @property
     def _cache(self) -> Any:
         return new_cache() if self.has_reused_paths else session()
@@ -108,21 +178,16 @@ class Location:
 
     @property
     def write_options(self) -> dict[str, Any]:
-        """The keyword arguments that every writing function of Lance takes."""
+        """The keyword arguments that every writing function of Lance takes.
+
+        Refuses a leaf that is not the table's.
+        """
+        if self.table is not None:
+            self._check_writable(self.table)
         return {"storage_options": self.storage_options}
 
     def __str__(self) -> str:
         return self.uri
-
-
-def canonical(place: str) -> str:
-    """The one spelling of a local place: an absolute path without links; others stay as they are.
-
-    >>> canonical("file:///tables/old/../events")
-    '/tables/events'
-    """
-    path = place.removeprefix("file://")
-    return os.path.realpath(path) if path.startswith("/") else place
 
 
 def new_cache() -> Any:

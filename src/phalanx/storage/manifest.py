@@ -75,6 +75,7 @@ class Manifest(LeafListing):
         self.version: int = dataset.version
         check_columns(dataset.schema.names, root)
         self.properties: Properties = self._properties()
+        self.root = root.of_table(self.properties.salt)
         self._leaves: dict[int, pa.Table] | None = None
         self._known = None if earlier is None else earlier._known_to(self)
         self._total: int | None = None
@@ -98,7 +99,7 @@ class Manifest(LeafListing):
         """
         shared = _Shared() if earlier is None else earlier._shared
         try:
-            dataset = root.child(DIRECTORY).open(cache=shared.cache)
+            dataset = root.own(DIRECTORY).open(cache=shared.cache)
         except (OSError, ValueError) as error:
             if "not found" not in str(error).lower():
                 raise StorageFailure(f"Cannot open {root}: {plain_reason(error)}") from None
@@ -131,7 +132,7 @@ class Manifest(LeafListing):
         return self._opened(self.version)
 
     def _opened(self, version: int) -> lance.LanceDataset:
-        return self.root.child(DIRECTORY).open(version, self._shared.cache)
+        return self.root.own(DIRECTORY).open(version, self._shared.cache)
 
     def latest(self) -> Manifest:
         """The newest version; this one if nothing changed."""

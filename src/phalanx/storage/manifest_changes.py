@@ -21,6 +21,7 @@ from phalanx.model.spec import PartitionField
 from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.manifest_columns import METADATA, PIN_COLUMNS, TYPES, converted
 from phalanx.storage.manifest_rows import Addresses, change_rows, is_piled_up
+from phalanx.storage.ownership import check_in_place
 from phalanx.storage.properties import EPOCH, Properties
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.steps import Step, reach
@@ -38,6 +39,7 @@ def insert(manifest: Manifest, rows: pa.Table) -> None:
 
 def _writable(manifest: Manifest) -> lance.LanceDataset:
     """This version once more: what writes to a table moves it to the version that it made."""
+    check_in_place(manifest.root.own(DIRECTORY).uri, manifest.root.uri)
     return manifest.opened_again()
 
 
@@ -59,13 +61,19 @@ def upsert(manifest: Manifest, rows: pa.Table) -> None:
     merge.execute(completed(manifest, rows))
 
 
-def change(manifest: Manifest, added: pa.Table, removed: Addresses) -> None:
+def change(
+    manifest: Manifest, added: pa.Table, removed: Addresses, *, everything: bool = False
+) -> None:
     """Add rows, and remove those at some addresses of this version, in one commit.
+
+    With `everything` all rows are written anew.
 
     A lost race if others removed rows of the same fragments meanwhile.
     """
     rows = completed(manifest, added)
-    change_rows(manifest.dataset, manifest.root.child(DIRECTORY), rows, removed)
+    place = manifest.root.own(DIRECTORY)
+    check_in_place(place.uri, manifest.root.uri)
+    change_rows(manifest.dataset, place, rows, removed, everything=everything)
 
 
 def completed(manifest: Manifest, rows: pa.Table) -> pa.Table:

@@ -32,14 +32,22 @@ _MANY_ROWS = 1024
 
 
 def change_rows(
-    dataset: lance.LanceDataset, location: Location, added: pa.Table, removed: Addresses
+    dataset: lance.LanceDataset,
+    location: Location,
+    added: pa.Table,
+    removed: Addresses,
+    *,
+    everything: bool = False,
 ) -> None:
     """Add rows, and remove those at the given addresses, in one commit.
+
+    With `everything` all rows are written anew, so that no file still has those that are removed.
 
     A lost race raises, and `Unsettled` where the commit may stand. The race is lost if someone else
     changed a fragment that this commit changes too; who only added rows does not disturb it.
     """
-    folded = _piled_up(dataset.get_fragments(), removed)
+    fragments = dataset.get_fragments()
+    folded = fragments if everything else _piled_up(fragments, removed)
     if folded:
         added = pa.concat_tables([_rows_in(dataset, folded, removed), added])
         numbers = [fragment.fragment_id for fragment in folded]

@@ -13,7 +13,7 @@ from dataclasses import replace
 import lance
 from lance import LanceDataset, LanceOperation
 
-from phalanx.errors import ForeignWrite, StorageFailure
+from phalanx.errors import ForeignWrite, StorageFailure, UntrustedLocation
 from phalanx.planning.scan import LOCATION, OBJECT_ID
 from phalanx.storage.head import Head, head_of
 from phalanx.storage.history_rows import entries_of, leaves_changed, versions_at
@@ -145,7 +145,7 @@ def follow(manifest: Manifest, head: Head) -> Head:
     known = max(head.published, seen.sequence if seen and seen.epoch == head.epoch else 0)
     names = leaves_changed(manifest, range(known + 1, head.sequence + 1))
     if names:
-        with suppress(ForeignWrite):
+        with suppress(ForeignWrite, UntrustedLocation):
             publish(manifest, names)
     return note_published(manifest, head)
 

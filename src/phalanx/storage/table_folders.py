@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from phalanx.errors import PhalanxError, StorageFailure
-from phalanx.storage.files import Folder
+from phalanx.storage.files import Folder, is_below, tables_inside
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import DIRECTORY
 from phalanx.storage.parallel import in_parallel
@@ -41,7 +40,7 @@ def listed(location: Location) -> Listed | None:
     if names is None:
         return None
     shown = [name for name in names if not name.startswith(_HIDDEN)]
-    inside = in_parallel(lambda name: _names(location.child(name)) or [], shown)
+    inside = in_parallel(lambda name: _names(location.own(name)) or [], shown)
     kinds = dict(zip(shown, inside, strict=True))
     return Listed(
         tuple(name for name in shown if DIRECTORY in kinds[name]),
@@ -102,17 +101,40 @@ def remove_folder(location: Location) -> None:
 
 
 def remove_table(location: Location) -> None:
-    """Remove a table with all that is in its folder; it is gone with its manifest, first."""
+    """Remove a table with all that is in its folder; it is gone with its manifest, first.
+
+    Symbolic links are removed, and what they link to stays. So do other tables inside of the
+    folder, and partitions outside of it.
+    """
+    if location.is_local and _path(location).is_symlink():
+        # What it links to is not in this folder, and may have other users.
+        with _told(f"remove the link {location}"):
+            _path(location).unlink()
+        return
     if location.is_local and not _path(location).exists():
         return
     folder = Folder(location)
     paths = [file.path for file in folder.files()]
+    others = tables_inside(paths)
+    paths = [path for path in paths if not is_below(path, others)]
     is_manifest = [path.startswith(f"{DIRECTORY}/") for path in paths]
     for wanted in (True, False):
         chosen = [path for path, is_one in zip(paths, is_manifest, strict=True) if is_one is wanted]
         folder.delete(chosen)
     if location.is_local:
-        shutil.rmtree(_path(location), ignore_errors=True)
+        _remove_rest(_path(location))
+
+
+def _remove_rest(path: Path) -> None:
+    """Remove what is left of a table: folders without files, and symbolic links."""
+    for folder, names, files in os.walk(path, topdown=False):
+        for name in (*names, *files):
+            link = os.path.join(folder, name)
+            if os.path.islink(link):
+                with suppress(OSError):
+                    os.unlink(link)
+        with suppress(OSError):
+            os.rmdir(folder)
 
 
 def move_table(source: Location, target: Location, set_aside: Location | None = None) -> None:
@@ -152,7 +174,7 @@ def remove_left(location: Location, prefixes: Sequence[str], older_than: timedel
     moment = datetime.now(UTC) - older_than
     for name in _names(location) or []:
         if name.startswith(tuple(prefixes)):
-            left = location.child(name)
+            left = location.own(name)
             # Another one may remove it too.
             with suppress(PhalanxError, OSError):
                 made = datetime.fromtimestamp(_path(left).stat().st_mtime, UTC)

@@ -76,17 +76,22 @@ def main_versions(files: Iterable[StoredFile]) -> dict[int, datetime]:
 
 
 def unlisted(
-    location: Location, files: Sequence[StoredFile], needed: Iterable[int], before: datetime
+    location: Location,
+    files: Sequence[StoredFile],
+    needed: Iterable[int],
+    before: datetime,
+    *,
+    only_newest: bool = False,
 ) -> Unlisted:
     """The files from before a time that neither the needed versions list nor the main branch.
 
     Of the main branch count the newest version, every one that was the newest at any moment
-    since that time, and those that have a tag.
+    since that time (unless `only_newest`), and those that have a tag.
     """
     if any(file.path.startswith(("_refs/branches/", "tree/")) for file in files):
         return Unlisted(left_alone="it has branches of its own, which read its files")
     mains = main_versions(files)
-    wanted = {*needed, *_newest_since(mains, before)}
+    wanted = {*needed, *(list(mains)[-1:] if only_newest else _newest_since(mains, before))}
     if any(file.path.startswith("_refs/tags/") for file in files):
         wanted |= {int(tag["version"]) for tag in location.open().tags.list().values()}
     has_indexes = any(file.path.startswith("_indices/") for file in files)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from phalanx.storage.files import store_of, telling
 from phalanx.storage.location import Location
+from phalanx.storage.ownership import check_in_place
 from phalanx.storage.places import Codes, Mask, Places, Rows
 from phalanx.storage.steps import Step, reach
 
@@ -119,11 +120,12 @@ class Updates:
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_file(sink, _SCHEMA, options=options) as writer:
             writer.write_table(pairs._table())
-        place = root.child(path_of(name))
+        place = root.own(path_of(name))
         with telling(f"write the updates {place}"):
             if place.is_local:
                 # Nobody looks at it before the commit that names it.
                 path = Path(place.uri.removeprefix("file://"))
+                check_in_place(root.own(FOLDER).uri, root.uri)
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(sink.getvalue())
             else:
@@ -134,7 +136,7 @@ class Updates:
     @classmethod
     def read(cls, root: Location, name: str) -> Updates:
         """The pairs of a file."""
-        place = root.child(path_of(name))
+        place = root.own(path_of(name))
         with telling(f"read the updates {place}"):
             data = store_of(root).get(path_of(name)).bytes()
             table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance import LanceDataset, LanceOperation
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.model.grouping import positions
 from phalanx.model.locations import SCHEME
 from phalanx.model.partition_key import SPEC_ID, PartitionKey, keys_of
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.scan import LOCATION, OBJECT_ID
+from phalanx.storage import head
 from phalanx.storage.adoption import (
     check_renumbering,
     check_schema,
@@ -23,13 +26,20 @@ from phalanx.storage.adoption import (
     open_table,
     renumber,
 )
-from phalanx.storage.lance_schema import is_aligned
+from phalanx.storage.head import LeafVersion
+from phalanx.storage.lance_schema import is_aligned, schema_of
+from phalanx.storage.leaf_fields import is_numbered_by_place
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import insert
+from phalanx.storage.ownership import Owner
 from phalanx.storage.partition_rows import new_partitions
+from phalanx.storage.publishing import check_main, locations_of, publish
 from phalanx.storage.races import until_won
+from phalanx.storage.reconcile import check_alignable
+from phalanx.table.keys import keys_named
 from phalanx.table.pinned import check_unpinned
+from phalanx.table.strong import begin
 
 _FILE = "file://"
 
@@ -45,27 +55,24 @@ def adopt(
     """
     location = Location.of(os.fspath(uri).removeprefix(_FILE), manifest.root.storage_options)
     place = _place(manifest.root, location)
+    if (listed := _listed(manifest, location, place)) is not None:
+        return _take_over(manifest, listed)
 
     def attempt() -> PartitionKey:
         current = manifest.latest()
         properties = current.properties
-        if properties.mode != "weak":
-            raise PhalanxError(
-                f"Cannot adopt {location} into a table in {properties.mode} mode: expected weak "
-                "mode. Change it with set_mode('weak') first."
-            )
+        _check_weak(current, location)
+        if _listed(current, location, place) is not None:
+            raise _already(current, location)
         dataset = open_table(location)
-        if (listed := _listed_as(current, location, place)) is not None:
-            return _renumbered(current, listed, dataset, location)
         check_schema(dataset, properties.schema, location)
         derived = key_of_rows(dataset, properties.spec, properties.schema, location)
         named = wanted(properties.spec) if wanted else None
         key = _agreed(derived, named, properties.spec, location)
         _check_free(current, key, location)
         check_renumbering(dataset, properties.schema, location)
-        # Who made the namespace with something else than Phalanx gave it no name of its own.
-        owner = properties.salt or current.root.uri
-        renumber(claim(dataset, owner, current.root, location), properties.schema, location)
+        owner = Owner(properties.salt, current.root.uri)
+        renumber(claim(dataset, owner, location), properties.schema, location)
         insert(current, new_partitions(current, key, lambda _: place))
         [found] = keys_of(key)
         return found
@@ -86,8 +93,105 @@ def _place(root: Location, location: Location) -> str:
     return absolute if inside.split(os.sep)[0] in ("..", ".") else inside
 
 
-def _listed_as(manifest: Manifest, location: Location, place: str) -> str | None:
-    """The object id that a table is listed under, whatever its partition is; None if it is not."""
+def _take_over(manifest: Manifest, object_id: str) -> PartitionKey:
+    """Make a partition that is listed already the table's own; its key.
+
+    Another writer may have listed it and numbered its columns otherwise, or the table has another
+    place since it was adopted. Who adopts it says that its names are right.
+    """
+    location = locations_of(manifest, [object_id])[object_id]
+    trusted = dataclasses.replace(location, trusts=True)
+    is_ours = location.why_not_ours() is None
+    is_numbered = not _is_numbered_otherwise(open_table(trusted), manifest, trusted)
+    if is_ours and is_numbered:
+        raise _already(manifest, location)
+    if not is_ours:
+        _claim_listed(manifest, object_id, trusted)
+    if not is_numbered:
+        until_won(lambda: _renumber_listed(manifest.latest(), object_id, trusted))
+    [key] = keys_named(manifest, {object_id})
+    return key
+
+
+def _claim_listed(manifest: Manifest, object_id: str, location: Location) -> None:
+    """Write down that a partition is the table's: one outside of its folder needs that."""
+    owner = Owner(manifest.properties.salt, manifest.root.uri)
+    if manifest.properties.mode == "weak":
+        claim(location.open(), owner, location, is_listed=True)
+    else:
+        head.until_committed(lambda: _claim_strongly(manifest, object_id, owner), manifest)
+        publish(manifest, [object_id])
+
+
+def _is_numbered_otherwise(
+    dataset: lance.LanceDataset, manifest: Manifest, location: Location
+) -> bool:
+    schema = manifest.properties.schema
+    if is_aligned(dataset, schema):
+        return False
+    if is_numbered_by_place(schema_of(dataset), schema):
+        return True
+    try:
+        check_alignable(location, dataset, schema)
+    except SchemaMismatch:
+        return True
+    return False
+
+
+def _renumber_listed(manifest: Manifest, object_id: str, location: Location) -> None:
+    """Give a listed table the namespace's field ids, by its names."""
+    properties = manifest.properties
+    _check_weak(manifest, location)
+    check_unpinned(manifest)
+    dataset = open_table(location)
+    check_schema(dataset, properties.schema, location)
+    for number, leaves in manifest.leaves().items():
+        own = leaves.filter(pc.equal(leaves.column(OBJECT_ID), object_id))
+        if not own.num_rows:
+            continue
+        spec = properties.specs[number]
+        derived = key_of_rows(dataset, spec, properties.schema, location)
+        if derived is not None:
+            _agreed(derived, manifest.keys_of_leaves(number, own), spec, location)
+        check_renumbering(dataset, properties.schema, location)
+        owner = Owner(properties.salt, manifest.root.uri)
+        dataset = claim(dataset, owner, location, is_listed=True)
+        renumber(dataset, properties.schema, location)
+        return
+    raise AssertionError(f"{object_id} is no leaf")
+
+
+def _check_weak(manifest: Manifest, location: Location) -> None:
+    if manifest.properties.mode != "weak":
+        raise PhalanxError(
+            f"Cannot adopt {location} into a table in {manifest.properties.mode} mode: expected "
+            "weak mode. Change it with set_mode('weak') first."
+        )
+
+
+def _claim_strongly(manifest: Manifest, object_id: str, owner: Owner) -> None:
+    """The same, as a snapshot: the version that is read has the record, and main."""
+    base, newest = begin(manifest)
+    location = dataclasses.replace(locations_of(base, [object_id])[object_id], trusts=True)
+    version = base.versions([object_id])[object_id]
+    assert version is not None
+    check_main(base, object_id, location, version)
+    main = claim(location.open(), owner, location, is_listed=True)
+    said = LanceOperation.UpdateMap(dict[str, str | None](owner.to_metadata()))
+    staged = LanceDataset.commit(
+        location.open_leaf(version),
+        LanceOperation.UpdateConfig(table_metadata_updates=said),
+        read_version=version,
+        detached=True,
+        **location.write_options,
+    )
+    # It leaves every row as it was.
+    leaf = LeafVersion(object_id, int(staged.version), "rewrite", main=int(main.version))
+    head.commit(base, newest, [leaf], "adopt")
+
+
+def _listed(manifest: Manifest, location: Location, place: str) -> str | None:
+    """The object id of a table that is a partition already, whatever its partition is."""
     spellings = {place, location.uri, f"{_FILE}{location.uri}", manifest.root.child(place).uri}
     if not SCHEME.match(location.uri):
         spellings.add(os.path.realpath(location.uri))
@@ -97,38 +201,11 @@ def _listed_as(manifest: Manifest, location: Location, place: str) -> str | None
     return str(found.column("object_id")[0].as_py()) if found.num_rows else None
 
 
-def _renumbered(
-    manifest: Manifest, name: str, dataset: lance.LanceDataset, location: Location
-) -> PartitionKey:
-    """Give a table that is a partition already the namespace's field ids, by its names; its key.
-
-    Another writer has listed it, and numbered its columns otherwise. Who adopts it says that its
-    names are right.
-    """
-    properties = manifest.properties
-    if is_aligned(dataset, properties.schema):
-        raise PhalanxError(
-            f"Cannot adopt {location}: it is a partition of {manifest.root} already ({name}). "
-            "There is nothing to do."
-        )
-    check_unpinned(manifest)
-    check_schema(dataset, properties.schema, location)
-    for number, leaves in manifest.leaves().items():
-        own = leaves.filter(pc.equal(leaves.column(OBJECT_ID), name))
-        if not own.num_rows:
-            continue
-        key = manifest.keys_of_leaves(number, own)
-        spec = properties.specs[number]
-        derived = key_of_rows(dataset, spec, properties.schema, location)
-        if derived is not None:
-            _agreed(derived, key, spec, location)
-        check_renumbering(dataset, properties.schema, location)
-        owner = properties.salt or manifest.root.uri
-        dataset = claim(dataset, owner, manifest.root, location, is_listed=True)
-        renumber(dataset, properties.schema, location)
-        [found] = keys_of(key)
-        return found
-    raise AssertionError(f"{name} is no leaf")
+def _already(manifest: Manifest, location: Location) -> PhalanxError:
+    return PhalanxError(
+        f"Cannot adopt {location}: it is a partition of {manifest.root} already, and belongs to "
+        "it. There is nothing to do."
+    )
 
 
 def _agreed(

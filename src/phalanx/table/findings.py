@@ -24,6 +24,7 @@ Kind: TypeAlias = Literal[
     "old-spec",
     "empty-spec",
     "orphans",
+    "leftovers",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

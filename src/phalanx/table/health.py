@@ -24,6 +24,7 @@ from phalanx.table.findings import KINDS, Finding, Health, Kind, PartitionSize
 from phalanx.table.health_limits import HealthLimits
 from phalanx.table.indexing import unindexed
 from phalanx.table.inspection import bytes_of
+from phalanx.table.leftovers import leftovers
 from phalanx.table.missing import MissingLeaf, missing_files, missing_leaves
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, opened_leaves, planned
 from phalanx.table.vacuum import vacuum
@@ -86,6 +87,7 @@ class _Checkup:
         yield from self._old_specs()
         if not self.missing:
             yield from self._orphans()
+        yield from self._leftovers()
 
     # ── what is not there ────────────────────────────────────────────────────────────────────
 
@@ -380,6 +382,29 @@ class _Checkup:
             "table.vacuum()",
             {"files": files, "bytes": found.bytes, "snapshots": snapshots},
         )
+
+    def _leftovers(self) -> Iterator[Finding]:
+        """Partitions that are not listed any more, and whose files are still there."""
+        for each in leftovers(self.manifest):
+            uri = each.location.uri
+            if each.why is None:
+                yield Finding(
+                    "leftovers",
+                    f"{uri} was a partition, and its files are not all removed yet.",
+                    self._shell("vacuum"),
+                    "table.vacuum()",
+                    {},
+                )
+                continue
+            call = f"import phalanx; phalanx.open({self.manifest.root.uri!r}).adopt({uri!r})"
+            yield Finding(
+                "leftovers",
+                f"{uri} is no partition any more, and vacuum does not remove it: {each.why}. Adopt "
+                "it again, or remove it by other means.",
+                f"python -c {_quoted(call)}",
+                f"table.adopt({uri!r})",
+                {},
+            )
 
     # ── words ────────────────────────────────────────────────────────────────────────────────
 

@@ -107,7 +107,7 @@ def finish_upgrade(manifest: Manifest) -> bool:
 
 
 def _finished(root: Location, stated: Mapping[str, str]) -> Manifest:
-    plain = Location(root.uri, root.storage_options)
+    plain = replace(root, has_reused_paths=False, table=None)
     sweep(plain, stated)
     tidy(plain)
     return Manifest.open(plain)

@@ -20,7 +20,8 @@ from phalanx.planning.import_specs import mapped_specs
 from phalanx.planning.scan import counted
 from phalanx.storage.hive_root import HiveRoot
 from phalanx.storage.leaf import check_storable
-from phalanx.storage.location import Location, canonical
+from phalanx.storage.location import Location
+from phalanx.storage.ownership import canonical
 from phalanx.storage.properties import EXPRESSIONS, NAMESPACE
 from phalanx.table.chunks import (
     Chunk,

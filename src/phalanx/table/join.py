@@ -74,7 +74,7 @@ def prepare_join(
             manifest.properties.schema,
             tuple(name for column in columns if (name := column.of(is_left)) is not None),
             tuple((key.left if is_left else key.right, key.type) for key in keys),
-            manifest.root.storage_options,
+            manifest.root,
         )
         for manifest, is_left in ((mine, True), (theirs, False))
     ]

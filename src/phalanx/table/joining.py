@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,7 +47,7 @@ class SideReader:
     schema: Schema
     columns: tuple[str, ...]
     keys: tuple[tuple[str, pa.DataType], ...]
-    storage_options: dict[str, str] | None = field(repr=False)
+    root: Location
 
     def rows(self, pieces: Sequence[Piece], with_columns: bool) -> JoinRows:
         """The rows of some leaves: all their columns, or only the keys."""
@@ -70,7 +70,7 @@ class SideReader:
         names = tuple(dict.fromkeys([*columns, *(name for name, _ in self.keys)]))
         scans = [
             LeafScan(
-                Location(piece.leaf.location, self.storage_options),
+                self.root.child(piece.leaf.location),
                 piece.leaf.version,
                 self.schema,
                 names,

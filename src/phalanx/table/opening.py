@@ -78,11 +78,16 @@ def open(
     uri: str | os.PathLike[str],
     *,
     storage_options: dict[str, str] | None = None,
+    trust_locations: bool = False,
     properties: Mapping[str, str] | None = None,
 ) -> Table:
     """The partitioned namespace at a path or URI, in whichever layout it is.
 
+    Partitions outside of the table's folder, which another writer's manifest may list, are opened
+    only if `adopt` has made them the table's, or to be read with `trust_locations`: whoever wrote
+    the manifest then says what is read. They are never written or removed for that.
+
     `properties` are those of the hive layout (`lance.partitioning.…`) that count instead of what
     is stored there.
     """
-    return Table(open_root(Location.of(uri, storage_options), properties))
+    return Table(open_root(Location.of(uri, storage_options, trust_locations), properties))

@@ -12,9 +12,11 @@ from phalanx.planning.rewrite_options import rewrite_options
 from phalanx.storage.hive_root import HiveRoot
 from phalanx.storage.manifest import Manifest
 from phalanx.table import (
+    erasing,
     hive_upgrade,
     indexing,
 )
+from phalanx.table.erasing import Erased
 from phalanx.table.findings import Health
 from phalanx.table.health import health
 from phalanx.table.health_limits import health_limits
@@ -193,3 +195,24 @@ class Upkeep(HeldTable):
         With `dry_run` nothing changes, and the same is returned.
         """
         return vacuum(self._writable(), older_than, dry_run)
+
+    @tells("erase from")
+    def erase(self, where: str, force: bool = False, *, progress: Progress | None = None) -> Erased:
+        """Remove the rows that match from every file of the table, for good; tells what it did.
+
+        Rows that were deleted before, and are still stored, are removed too: in data files, in
+        older versions, in indexes. Partitions that match as a whole go, with their values in the
+        manifest. Snapshots that read such rows expire, with all before them; a transaction that is
+        running cannot commit any more, and a single statement starts over by itself. Then every
+        file that nothing needs is removed at once, and what is left is read again to verify it.
+        Adopted partitions are included. If it is cut off, call it again.
+
+        A table in weak mode is in strong mode meanwhile: writes that are under way fail. Indexes
+        that held such rows are made anew. It is refused where branches of a partition read its
+        files, and for tags of a partition that keep such rows, unless with `force`: then the tags
+        are deleted.
+        """
+        done = erasing.erase(self._unpinned, where, force, progress)
+        if done.removed.num_rows and self._properties.indexes:
+            indexing.optimize_indexes(self._unpinned, where, None)
+        return done

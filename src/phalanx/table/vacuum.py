@@ -17,7 +17,14 @@ import pyarrow as pa
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.storage import head
 from phalanx.storage.debris import Debris, LanceTable, debris
-from phalanx.storage.expiry import Expiry, expired, first_needed, move_horizon
+from phalanx.storage.dropped import leaving_leaves
+from phalanx.storage.expiry import (
+    Expiry,
+    expired,
+    first_needed,
+    forget_removed,
+    move_horizon,
+)
 from phalanx.storage.files import Folder, StoredFile
 from phalanx.storage.head import head_of
 from phalanx.storage.manifest import DIRECTORY, Manifest
@@ -90,11 +97,17 @@ def vacuum(manifest: Manifest, older_than: timedelta, dry_run: bool) -> Vacuumed
         found, snapshots = _strong(manifest, moment, dry_run)
     if not dry_run:
         found.remove()
+        forget_removed(manifest)
+    return Vacuumed(snapshots, files_of(found), found.left_alone, dry_run)
+
+
+def files_of(found: Debris) -> pa.Table:
+    """The files that can go, as an outcome has them."""
     rows = [
         {"path": file.uri, "kind": file.kind, "bytes": file.bytes, "modified": file.modified}
         for file in found.files
     ]
-    return Vacuumed(snapshots, pa.Table.from_pylist(rows, _FILES), found.left_alone, dry_run)
+    return pa.Table.from_pylist(rows, _FILES)
 
 
 def _weak(manifest: Manifest, older_than: timedelta, moment: datetime, dry_run: bool) -> Debris:
@@ -108,8 +121,8 @@ def _weak(manifest: Manifest, older_than: timedelta, moment: datetime, dry_run: 
     files = root.files()
     # In the expression draft a row may say what is read in weak mode too.
     read = {name: {each} for name, each in manifest.versions().items() if each is not None}
-    tables = _leaves(manifest, read)
-    found = debris(root, files, [LanceTable(manifest.root.child(DIRECTORY)), *tables], moment)
+    tables = _leaves(manifest, read) + _gone(manifest)
+    found = debris(root, files, [LanceTable(manifest.root.own(DIRECTORY)), *tables], moment)
     # Strong snapshots that came after the listing need only what was the newest in it.
     if manifest.latest().properties.mode != "weak":
         raise CommitConflict(
@@ -124,7 +137,7 @@ def _strong(manifest: Manifest, moment: datetime, dry_run: bool) -> tuple[Debris
         fence = _looked_at(manifest, moment) if dry_run else _fenced(manifest, moment)
         files = root.files()
         try:
-            return _strong_debris(root, files, fence, moment), fence.over.snapshots
+            return strong_debris(root, files, fence, moment), fence.over.snapshots
         except (PhalanxError, OSError, ValueError):
             now = head_of(manifest.latest())
             gone = {file.path for file in files} - {file.path for file in root.files()}
@@ -134,15 +147,17 @@ def _strong(manifest: Manifest, moment: datetime, dry_run: bool) -> tuple[Debris
 
 
 @dataclass(frozen=True, slots=True)
-class _Fence:
+class Fence:
     """What is over in a manifest, and the horizon that was put on top of it (None: nothing was)."""
 
     manifest: Manifest
     over: Expiry
     horizon: str | None
+    # The oldest version of the manifest that is needed; 0 where the snapshots decide it.
+    first: int = 0
 
 
-def _looked_at(manifest: Manifest, moment: datetime) -> _Fence:
+def _looked_at(manifest: Manifest, moment: datetime) -> Fence:
     """What a vacuum would take out, and whether it could."""
     manifest = manifest.latest()
     locations = locations_of(manifest)
@@ -150,17 +165,17 @@ def _looked_at(manifest: Manifest, moment: datetime) -> _Fence:
         lambda each: check_main(manifest, each[0], locations[each[0]], each[1]),
         [(name, version) for name, version in manifest.versions().items() if version is not None],
     )
-    return _Fence(manifest, expired(manifest, moment), None)
+    return Fence(manifest, expired(manifest, moment), None)
 
 
-def _fenced(manifest: Manifest, moment: datetime) -> _Fence:
+def _fenced(manifest: Manifest, moment: datetime) -> Fence:
     """Take out what is over, and end the transactions that are too old.
 
     What stands on a main branch past Phalanx is told before: nobody has decided on it.
     """
     published: Manifest | None = None
 
-    def attempt() -> _Fence:
+    def attempt() -> Fence:
         nonlocal published
         base, _ = begin(manifest)
         names = None
@@ -175,13 +190,13 @@ def _fenced(manifest: Manifest, moment: datetime) -> _Fence:
             )
         over = expired(published, moment)
         moved = move_horizon(published, newest, over, moment)
-        return _Fence(published, over, moved.horizon)
+        return Fence(published, over, moved.horizon)
 
     return head.until_committed(attempt, manifest)
 
 
-def _strong_debris(
-    root: Folder, files: Sequence[StoredFile], fence: _Fence, moment: datetime
+def strong_debris(
+    root: Folder, files: Sequence[StoredFile], fence: Fence, moment: datetime
 ) -> Debris:
     manifest, over = fence.manifest, fence.over
     own = f"{DIRECTORY}/"
@@ -201,15 +216,22 @@ def _strong_debris(
                 f"Cannot vacuum {manifest.root}: the store does not list version "
                 f"{manifest.version + 1} of its manifest, which was just written. Try it again."
             )
-    first = first_needed(manifest, over, made, before)
+    first = fence.first or first_needed(manifest, over, made, before)
     kept = frozenset(version for version in made if version >= first)
-    own_table = LanceTable(manifest.root.child(DIRECTORY), kept)
+    own_table = LanceTable(manifest.root.own(DIRECTORY), kept, only_newest=bool(fence.first))
     leaves = _leaves(manifest, over.versions)
     leaves += [
         LanceTable(location, frozenset(over.versions.get(name, ())))
         for name, location in over.dropped.items()
     ]
+    leaves += [LanceTable(each.location, is_gone=True) for each in over.leaving]
+    leaves += _gone(manifest)
     return debris(root, files, [own_table, *leaves], before, over.updates)
+
+
+def _gone(manifest: Manifest) -> list[LanceTable]:
+    """The leaves that an earlier vacuum has not removed completely."""
+    return [LanceTable(each.location, is_gone=True) for each in leaving_leaves(manifest)]
 
 
 def _leaves(manifest: Manifest, needed: Mapping[str, set[int]]) -> list[LanceTable]:

@@ -1,0 +1,238 @@
+"""Rows that the files of leaves hold, deleted ones included; and leaves written anew without them.
+
+A delete only notes which rows of a file do not count. The values stay in the file, in those of
+older versions, and in indexes, until all of these are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance import LanceDataset, LanceOperation
+from lance.file import LanceFileReader
+from lance.fragment import FragmentMetadata
+
+from phalanx.errors import PhalanxError
+from phalanx.model.evaluation import matches
+from phalanx.model.predicate import TRUE, Predicate
+from phalanx.model.rows import plain_schema
+from phalanx.model.schema import Schema
+from phalanx.storage import compacting, leaf, staging
+from phalanx.storage.files import Folder, StoredFile
+from phalanx.storage.indexing import dropped
+from phalanx.storage.lance_schema import is_aligned, schema_of
+from phalanx.storage.leaf_indexes import described
+from phalanx.storage.location import Location
+from phalanx.storage.reading import columns_read
+from phalanx.storage.reconcile import reconciled
+from phalanx.storage.steps import Step, reach
+from phalanx.storage.unlisted import name_of
+
+_DATA = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a version of a leaf holds of the rows that match, deleted or not.
+
+    `fragments` are the numbers of the fragments that have some, `rows` how many they have, and
+    `files` their data files. `in_indexes` says that an index may have values of such rows, or of
+    some that the version does not have any more.
+    """
+
+    fragments: frozenset[int]
+    rows: int
+    files: frozenset[str]
+    in_indexes: bool
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something to erase."""
+        return bool(self.fragments) or self.in_indexes
+
+
+@dataclass(slots=True)
+class Search:
+    """Looks for the rows that match in files; each file is read once, however many versions do."""
+
+    predicate: Predicate
+    schema: Schema
+    _rows: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+
+    @property
+    def files_read(self) -> int:
+        """How many data files were read."""
+        return sum(len(files) for _, files in self._rows)
+
+    def version(self, location: Location, version: int) -> Held:
+        """What a version of a leaf holds."""
+        dataset = location.open_leaf(version)
+        found = [
+            (fragment.fragment_id, rows, files_of(fragment.metadata))
+            for fragment in dataset.get_fragments()
+            if (rows := self._in_fragment(location, dataset, fragment))
+        ]
+        return Held(
+            frozenset(number for number, *_ in found),
+            sum(rows for _, rows, _ in found),
+            frozenset(path for *_, files in found for path in files),
+            self._in_indexes(dataset, {number for number, *_ in found}),
+        )
+
+    def _in_fragment(
+        self, location: Location, dataset: lance.LanceDataset, fragment: lance.LanceFragment
+    ) -> int:
+        key = location.uri, files_of(fragment.metadata)
+        if key not in self._rows:
+            batches = self._stored(dataset, fragment)
+            self._rows[key] = sum(_count(matches(self.predicate, batch)) for batch in batches)
+        return self._rows[key]
+
+    def _stored(
+        self, dataset: lance.LanceDataset, fragment: lance.LanceFragment
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a fragment as the table has them, the deleted ones included."""
+        plain = is_aligned(dataset, self.schema)
+        scanner = dataset.scanner(
+            columns=columns_read(self.predicate, self.schema) if plain else None,
+            fragments=[fragment],
+            with_row_id=True,
+            include_deleted_rows=True,
+        )
+        own = None if plain else schema_of(dataset)
+        for batch in scanner.to_batches():
+            yield batch if own is None else reconciled(batch, own, self.schema)
+
+    def _in_indexes(self, dataset: lance.LanceDataset, fragments: Collection[int]) -> bool:
+        # Values of rows that are gone stay in an index until it is made anew.
+        present = {each.fragment_id for each in dataset.get_fragments()}
+        return any(
+            index.covered - present or index.covered & set(fragments)
+            for index in described(dataset)
+        )
+
+    def unlisted(self, location: Location, files: Iterable[StoredFile]) -> bool:
+        """Whether data files that no version lists may hold a row that matches.
+
+        They go by the names of their columns alone: one that cannot be judged may hold one.
+        """
+        return any(self._in_file(location, file.path) for file in files)
+
+    def _in_file(self, location: Location, path: str) -> bool:
+        wanted = columns_read(self.predicate, self.schema)
+        kinds = plain_schema(self.schema)
+        try:
+            reader = LanceFileReader(
+                f"{location.uri}/{path}", storage_options=location.storage_options
+            )
+            if self.predicate == TRUE or not wanted:
+                return True
+            for batch in reader.read_all().to_batches():
+                columns = [batch.column(name).cast(kinds.field(name).type) for name in wanted]
+                rows = pa.RecordBatch.from_arrays(columns, names=wanted)
+                if _count(matches(self.predicate, rows)):
+                    return True
+        except (OSError, ValueError, KeyError, RuntimeError, pa.ArrowException, PhalanxError):
+            return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A version of a leaf without the rows that match, and how many it had that counted."""
+
+    version: int
+    removed: int
+    files_before: int
+    files_after: int
+
+
+def clean(
+    location: Location, version: int, held: Held, predicate: Predicate, schema: Schema
+) -> Cleaned:
+    """A detached version of a leaf in which no file has a row that matches, nor an index."""
+    dataset = location.open_leaf(version)
+    before = {file for each in _all(dataset) for file in files_of(each)}
+    staged = staging.stage(
+        location,
+        dataset,
+        (),
+        schema,
+        lambda current: leaf.deletion(current, predicate, schema),
+    )
+    if staged is not None:
+        dataset = location.open_leaf(staged.version)
+    # Lance writes a fragment anew without its deleted rows, whatever its columns are.
+    results = [
+        compacting.compact(location, dataset.version, [each.id], leaf.ROWS_PER_FILE)
+        for each in _all(dataset)
+        if each.id in held.fragments
+    ]
+    if results:
+        dataset = location.open_leaf(compacting.stage(location, dataset, results))
+    if gone := dropped([index.name for index in described(dataset)], dataset):
+        dataset = LanceDataset.commit(
+            dataset,
+            LanceOperation.CreateIndex([], list(gone)),
+            read_version=dataset.version,
+            detached=True,
+            **location.write_options,
+        )
+        reach(Step.VERSION_STAGED)
+    after = {file for each in _all(dataset) for file in files_of(each)}
+    removed = 0 if staged is None else staged.removed
+    return Cleaned(int(dataset.version), removed, len(before - after), len(after - before))
+
+
+def data_files(location: Location) -> list[StoredFile]:
+    """The data files in the folder of a leaf, listed by a version or not."""
+    found = []
+    for file in Folder(location).files():
+        name = name_of(file.path)
+        if name is not None and name.kind == _DATA and file.path.endswith(".lance"):
+            found.append(file)
+    return found
+
+
+def files_of(fragment: FragmentMetadata) -> tuple[str, ...]:
+    """The names of the files that hold the values of a fragment."""
+    overlays = (overlay.data_file for overlay in fragment.overlays)
+    return tuple(file.path for file in (*fragment.files, *overlays))
+
+
+def listed_files(location: Location, versions: Iterable[int]) -> set[str]:
+    """The names of the data files that some versions of a leaf list."""
+    return {
+        path
+        for version in versions
+        for each in _all(location.open_leaf(version))
+        for path in files_of(each)
+    }
+
+
+def rows_ever_listed(manifest: Location) -> pa.Table | None:
+    """All rows that the files of a manifest hold, those included that no version lists any more."""
+    tables = [
+        LanceFileReader(f"{manifest.uri}/{file.path}", storage_options=manifest.storage_options)
+        .read_all()
+        .to_table()
+        for file in data_files(manifest)
+    ]
+    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+
+
+def _all(dataset: lance.LanceDataset) -> list[FragmentMetadata]:
+    return [fragment.metadata for fragment in dataset.get_fragments()]
+
+
+def _count(found: pa.BooleanArray) -> int:
+    return int(pc.sum(found).as_py() or 0)
+
+
+def merged(held: Mapping[int, Held]) -> int:
+    """The most rows that one of several versions of a leaf holds."""
+    return max((each.rows for each in held.values()), default=0)

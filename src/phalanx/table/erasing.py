@@ -1,0 +1,556 @@
+"""Erasure: rows that match are removed from every file, in every version that is kept.
+
+The rows are deleted and the files that held them written anew, in one snapshot. Then older
+snapshots that read such a file expire, and the horizon moves in the same commit: a transaction that
+began before cannot bring a row back. Last, every file goes that nothing needs, without a grace.
+Called again after it was cut off anywhere, it does what is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UntrustedLocation
+from phalanx.model.binding import bind
+from phalanx.model.predicate import Predicate
+from phalanx.planning.pruning import prune
+from phalanx.planning.scan import OBJECT_ID, counted
+from phalanx.storage import head
+from phalanx.storage.debris import Debris
+from phalanx.storage.dropped import DROPPED, dropped_leaves, leaving_leaves, with_dropped
+from phalanx.storage.erasure import (
+    Cleaned,
+    Held,
+    Search,
+    clean,
+    data_files,
+    listed_files,
+    merged,
+    rows_ever_listed,
+)
+from phalanx.storage.expiry import Expiry, expired, forget_removed, has_files, move_horizon
+from phalanx.storage.files import Folder
+from phalanx.storage.head import LeafVersion, head_of
+from phalanx.storage.history_rows import Entry, changes_between, entries_of, snapshots_in
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import DIRECTORY, Manifest
+from phalanx.storage.manifest_rows import ADDRESS
+from phalanx.storage.naming import LEAF_DIRECTORY, SEPARATOR
+from phalanx.storage.parallel import in_parallel
+from phalanx.storage.publishing import branches_of, locations_of, publish
+from phalanx.table import strong
+from phalanx.table.operations import whole_partitions
+from phalanx.table.vacuum import Fence, files_of, strong_debris
+
+# Called with how many partitions were looked at, and of how many.
+Progress = Callable[[int, int], None]
+# How long to wait until what was written before is older than what comes, by the store's clock.
+_TICK, _TICK_OF_OBJECT_STORES = 0.02, 1.1
+_LAST = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What an erasure did.
+
+    `rows` are the rows that matched, deleted ones that were still stored included: for each
+    partition as many as one of its versions held. `live_rows` of them were in the table until now.
+    `files` data files held them, and are gone; `files_written` hold the other rows of theirs.
+    `partitions` were removed as a whole. `snapshots` have expired, `removed` has all files that
+    were removed, and `files_verified` were read afterwards and hold no row that matches.
+    """
+
+    where: str
+    rows: int = 0
+    live_rows: int = 0
+    files: int = 0
+    files_written: int = 0
+    partitions: int = 0
+    snapshot: int | None = None
+    snapshots: tuple[int, ...] = ()
+    removed: pa.Table = field(default_factory=lambda: files_of(Debris((), {})))
+    files_verified: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files that were removed."""
+        return sum(self.removed.column("bytes").to_pylist())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The outcome as JSON has it."""
+        return {
+            "where": self.where,
+            "rows": self.rows,
+            "live_rows": self.live_rows,
+            "files": self.files,
+            "files_written": self.files_written,
+            "partitions": self.partitions,
+            "snapshot": self.snapshot,
+            "expired_snapshots": list(self.snapshots),
+            "removed_files": self.removed.num_rows,
+            "removed_bytes": self.bytes,
+            "files_verified": self.files_verified,
+        }
+
+    def __str__(self) -> str:
+        checked = f"Verified {counted(self.files_verified, 'file')}: none holds a matching row."
+        if not self.removed.num_rows:
+            return f"Nothing to erase: no file holds a matching row.\n{checked}"
+        span = f" ({self.snapshots[0]} to {self.snapshots[-1]})" if self.snapshots else ""
+        return "\n".join(
+            [
+                f"Erased {counted(self.rows, 'row')} ({self.live_rows:,} of them live) from "
+                f"{counted(self.files, 'file')}; {self.files_written:,} written anew, "
+                f"{counted(self.partitions, 'partition')} removed.",
+                f"Expired {counted(len(self.snapshots), 'snapshot')}{span}.",
+                f"Removed {counted(self.removed.num_rows, 'file')}, {self.bytes:,} bytes.",
+                checked,
+            ]
+        )
+
+
+def erase(
+    manifest: Callable[[], Manifest], where: str, force: bool, progress: Progress | None = None
+) -> Erased:
+    """Remove the rows that match from every file of the table; in weak mode by way of strong mode.
+
+    `manifest` gives the newest manifest, for a change.
+    """
+    current = manifest()
+    bind(where, current.properties.schema)
+    if current.properties.mode == "weak":
+        current = strong.set_mode(current, "strong", returns=True)
+    elif not current.properties.returns:
+        return _Erasure(current, where, force, progress).run()
+    try:
+        done = _Erasure(current, where, force, progress).run()
+        return replace(done, snapshot=None, snapshots=())
+    finally:
+        current = manifest()
+        if current.properties.returns:
+            strong.set_mode(current, "weak")
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A leaf that may hold rows that match: its versions by the first snapshot that reads them."""
+
+    object_id: str
+    location: Location
+    # Until which snapshot each version is read; the current one until the newest.
+    versions: Mapping[int, int]
+    current: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What there is to erase in a manifest."""
+
+    leaves: Mapping[str, _Leaf]
+    held: Mapping[str, Mapping[int, Held]]
+    # Listed partitions that match as a whole: their values are those of the rows.
+    whole: tuple[str, ...]
+    # Whether files of the manifest have rows of partitions that match as a whole.
+    in_manifest: bool
+    # The last snapshot that reads something to be erased.
+    last: int
+    # Whether files that nothing lists may hold rows that match.
+    unlisted: bool
+
+    @property
+    def dirty(self) -> list[str]:
+        """The listed leaves whose current version has something to erase."""
+        return [
+            name
+            for name, leaf in self.leaves.items()
+            if leaf.current is not None
+            and name not in self.whole
+            and self.held[name][leaf.current].anything
+        ]
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.dirty or self.whole or self.in_manifest or self.last or self.unlisted)
+
+
+class _Erasure:
+    """One erasure, as long as it takes: what was found and staged is kept between attempts."""
+
+    def __init__(
+        self, manifest: Manifest, where: str, force: bool, progress: Progress | None
+    ) -> None:
+        self.manifest, self.where, self.force = manifest, where, force
+        self.predicate: Predicate = bind(where, manifest.properties.schema)
+        self.progress = progress
+        self.search = Search(self.predicate, manifest.properties.schema)
+        self._cleaned: dict[tuple[str, int], Cleaned] = {}
+        # What all attempts together have done.
+        self.rows: dict[str, int] = {}
+        self.files: set[tuple[str, str]] = set()
+        self.done: list[Cleaned] = []
+        self.dropped: set[str] = set()
+        self.live_dropped = 0
+        self.snapshot: int | None = None
+
+    def run(self) -> Erased:
+        fence = head.until_committed(self._attempt, self.manifest, "the erasure")
+        removed = Debris((), {})
+        snapshots: tuple[int, ...] = ()
+        if fence is not None:
+            root = Folder(self.manifest.root)
+            removed = strong_debris(root, root.files(), fence, _LAST)
+            snapshots = fence.over.snapshots
+            removed.remove()
+            forget_removed(self.manifest)
+        return Erased(
+            self.where,
+            sum(self.rows.values()),
+            sum(each.removed for each in self.done) + self.live_dropped,
+            len(self.files),
+            sum(each.files_after for each in self.done),
+            len(self.dropped),
+            self.snapshot,
+            snapshots,
+            files_of(removed),
+            self._verify(removed),
+        )
+
+    # ── one attempt ──────────────────────────────────────────────────────────────────────────
+
+    def _attempt(self) -> Fence | None:
+        """Erase from the newest snapshot, and let older ones expire; None: nothing matches."""
+        base = publish(strong.begin(self.manifest)[0])
+        self._check_schema(base)
+        found = self._found(base)
+        if not found.anything:
+            return None
+        self._check_free(base, found)
+        self._note(found)
+        if found.dirty or found.whole:
+            self._commit(base, found)
+            base = publish(base.latest())
+            found = self._found(base)
+            if found.dirty or found.whole:
+                raise CommitConflict(
+                    f"Cannot erase from {base.root}: another writer brings back rows that match "
+                    f"{self.where!r}. Stop it, and erase again."
+                )
+        newest = head_of(base)
+        if newest is None:
+            raise CommitConflict(
+                f"Cannot erase from {base.root}: its mode was changed meanwhile. Erase again."
+            )
+        through = newest.sequence - 1 if found.in_manifest else found.last
+        over = expired(base, _LAST, through)
+        if found.in_manifest:
+            over = _without_namespaces(base, over)
+        # Everything that was written until now must be older than what comes.
+        time.sleep(_TICK if base.root.is_local else _TICK_OF_OBJECT_STORES)
+        moment = datetime.now(UTC)
+        moved = move_horizon(base, newest, over, moment, everything=found.in_manifest)
+        return Fence(base, over, moved.horizon, base.version + 1 if found.in_manifest else 0)
+
+    def _check_schema(self, manifest: Manifest) -> None:
+        if manifest.properties.schema != self.manifest.properties.schema:
+            raise CommitConflict(
+                f"Cannot erase from {manifest.root}: another writer changed its schema meanwhile. "
+                "Look at the table as it is now, and erase again."
+            )
+
+    def _note(self, found: _Found) -> None:
+        for name, held in found.held.items():
+            self.rows[name] = max(self.rows.get(name, 0), merged(held))
+            self.files |= {(name, path) for each in held.values() for path in each.files}
+
+    def _commit(self, base: Manifest, found: _Found) -> None:
+        """One snapshot without the rows that match, and without partitions of them alone."""
+        newest = head_of(base)
+        assert newest is not None
+
+        def cleaned(name: str) -> tuple[LeafVersion, Cleaned]:
+            leaf = found.leaves[name]
+            assert leaf.current is not None
+            key = name, leaf.current
+            if key not in self._cleaned:
+                held = found.held[name][leaf.current]
+                self._cleaned[key] = clean(
+                    leaf.location, leaf.current, held, self.predicate, self.search.schema
+                )
+            made = self._cleaned[key]
+            version = LeafVersion(name, made.version, "delete+rewrite", 0, made.removed)
+            return version, made
+
+        made = in_parallel(cleaned, found.dirty)
+        live = sum(dropped.count_rows() for dropped in self._opened(found))
+        self.snapshot = head.commit(
+            base, newest, [version for version, _ in made], "erase", dropped=found.whole
+        )
+        self.done += [each for _, each in made]
+        self.dropped |= set(found.whole)
+        self.live_dropped += live
+
+    def _opened(self, found: _Found) -> list[Any]:
+        leaves = [found.leaves[name] for name in found.whole]
+        return in_parallel(lambda leaf: leaf.location.open_leaf(leaf.current), leaves)
+
+    def _check_free(self, manifest: Manifest, found: _Found) -> None:
+        """Refuse, before anything changes, what could not be erased completely."""
+        branches = branches_of(manifest)
+        affected = [
+            name
+            for name, held in found.held.items()
+            if name in found.whole or any(each.anything for each in held.values())
+        ]
+        for name in affected:
+            location = found.leaves[name].location
+            if (why := location.why_not_ours()) is not None:
+                raise UntrustedLocation(
+                    f"Cannot erase from {location}, which the manifest of {manifest.root} lists: "
+                    f"{why}. Make it the table's with adopt({location.uri!r}), or remove the rows "
+                    "there by other means."
+                )
+            dataset = location.open_leaf()
+            if name in branches or dataset.branches.list():
+                raise PhalanxError(
+                    f"Cannot erase from {location}: it has branches of its own, which read its "
+                    "files. Delete them with its own branches.delete(), and erase again."
+                )
+            tags = {
+                tag: int(said["version"])
+                for tag, said in dataset.tags.list().items()
+                if self.search.version(location, int(said["version"])).anything
+            }
+            if tags and not self.force:
+                raise PhalanxError(
+                    f"Cannot erase from {location}: its tags {', '.join(sorted(tags))} keep rows "
+                    "that match. Delete them with its own tags.delete(), or erase with force=True, "
+                    "which does."
+                )
+            for tag in tags:
+                dataset.tags.delete(tag)
+
+    # ── what there is ────────────────────────────────────────────────────────────────────────
+
+    def _found(self, manifest: Manifest) -> _Found:
+        newest = head_of(manifest)
+        assert newest is not None
+        pruning = prune(self.predicate, manifest.properties.specs, manifest.properties.schema)
+        everything = with_dropped(manifest)
+        chosen = {
+            name
+            for leaves in everything.leaves(pruning).values()
+            for name in leaves.column(OBJECT_ID).to_pylist()
+        }
+        listed = manifest.versions()
+        locations = locations_of(everything, chosen)
+        oldest = min((int(each["id"]) for each in snapshots_in(manifest)), default=0)
+        entries: dict[str, list[Entry]] = defaultdict(list)
+        for each in changes_between(manifest, 0, newest.sequence):
+            entries[each.object_id].append(each.entry)
+        leaves = {
+            name: _Leaf(
+                name,
+                locations[name],
+                _read_until(entries[name], newest.sequence, oldest, listed.get(name)),
+                listed.get(name),
+            )
+            for name in sorted(chosen)
+        }
+        held = dict(zip(leaves, self._held(list(leaves.values())), strict=True))
+        whole = {
+            name
+            for some in whole_partitions(everything, self.predicate).whole.values()
+            for name in some.column(OBJECT_ID).to_pylist()
+        }
+        unpartitioned = {
+            f"v{number}{SEPARATOR}dataset"
+            for number, spec in manifest.properties.specs.items()
+            if not spec.fields
+        }
+        whole -= unpartitioned
+        last = 0
+        for name, leaf in leaves.items():
+            for version, until in leaf.versions.items():
+                current = version == leaf.current and name in listed
+                if (held[name][version].anything or name in whole) and not current:
+                    last = max(last, until)
+                elif held[name][version].anything or name in whole:
+                    # Once the newest snapshot is another one.
+                    last = max(last, newest.sequence)
+        return _Found(
+            leaves,
+            held,
+            tuple(sorted(whole & listed.keys())),
+            bool(whole) or self._is_in_manifest(manifest, unpartitioned),
+            last,
+            self._holds_unlisted(manifest, leaves),
+        )
+
+    def _held(self, leaves: list[_Leaf]) -> list[dict[int, Held]]:
+        count = 0
+
+        def look(leaf: _Leaf) -> dict[int, Held]:
+            nonlocal count
+            found = {each: self.search.version(leaf.location, each) for each in leaf.versions}
+            count += 1
+            if self.progress is not None:
+                self.progress(count, len(leaves))
+            return found
+
+        return in_parallel(look, leaves)
+
+    def _is_in_manifest(self, manifest: Manifest, except_for: set[str]) -> bool:
+        """Whether files of the manifest still name partitions that match as a whole.
+
+        Rows that were removed stay in them until they are written anew.
+        """
+        rows = rows_ever_listed(manifest.root.own(DIRECTORY))
+        if rows is None:
+            return False
+        wanted = {DROPPED, "table", "namespace"}
+        rows = rows.filter(pc.is_in(rows.column("object_type"), pa.array(sorted(wanted))))
+        names = rows.column("object_id").to_pylist()
+        deep = [
+            place
+            for place, name in enumerate(_of_leaf(manifest, names))
+            if name is not None and name not in except_for
+        ]
+        rows = rows.take(pa.array(deep, pa.int64()))
+        ids = _of_leaf(manifest, rows.column("object_id").to_pylist())
+        blank = pa.nulls(rows.num_rows, pa.uint64())
+        columns = {"object_id": pa.array(ids, pa.string()), "location": rows.column("location")}
+        for spec in manifest.properties.specs.values():
+            for each in spec.fields:
+                columns[each.column] = (
+                    rows.column(each.column)
+                    if each.column in rows.column_names
+                    else pa.nulls(rows.num_rows, each.result_type)
+                )
+        table = pa.table({**columns, "read_version": blank, ADDRESS: blank})
+        view = manifest.without_leaves(
+            name
+            for each in manifest.leaves().values()
+            for name in each.column(OBJECT_ID).to_pylist()
+        ).with_leaves(table)
+        found = whole_partitions(view, self.predicate).whole.values()
+        return any(each.num_rows for each in found)
+
+    def _holds_unlisted(self, manifest: Manifest, leaves: Mapping[str, _Leaf]) -> bool:
+        """Whether files may hold a row that matches which no version lists that is kept."""
+        if any(has_files(each.location) for each in leaving_leaves(manifest)):
+            return True
+
+        def look(leaf: _Leaf) -> bool:
+            listed = listed_files(leaf.location, leaf.versions)
+            found = [
+                file
+                for file in data_files(leaf.location)
+                if file.path.removeprefix("data/") not in listed
+            ]
+            return self.search.unlisted(leaf.location, found)
+
+        if any(in_parallel(look, list(leaves.values()))):
+            return True
+        known = {
+            location.uri.rpartition("/")[2]
+            for location in locations_of(with_dropped(manifest)).values()
+        }
+        root = Folder(manifest.root)
+        # Leaves of writers that died, or that a vacuum was removing.
+        return any(
+            LEAF_DIRECTORY.fullmatch(name)
+            and name not in known
+            and has_files(manifest.root.own(name))
+            for name in root.folders()
+        )
+
+    # ── afterwards ───────────────────────────────────────────────────────────────────────────
+
+    def _verify(self, removed: Debris) -> int:
+        """Read every file of the leaves that may hold such rows again; how many were read."""
+        for place, why in removed.left_alone.items():
+            if any(place == location for location in self._places()):
+                raise StorageFailure(
+                    f"Rows that match {self.where!r} may still be stored in {place}: {why}. "
+                    "Nothing was removed there. See to that, and erase again."
+                )
+        manifest = self.manifest.latest()
+        again = Search(self.predicate, self.search.schema)
+        fresh = _Erasure(manifest, self.where, self.force, None)
+        fresh.search = again
+        found = fresh._found(manifest)
+        held = [name for name, each in found.held.items() if any(h.rows for h in each.values())]
+        # A writer that began since may have brought new rows: they are its own.
+        old = [name for name in held if not self._is_new(manifest, found.leaves[name])]
+        if old:
+            where = found.leaves[old[0]].location
+            raise StorageFailure(
+                f"Rows that match {self.where!r} are still stored in {where}. Erase again."
+            )
+        return again.files_read
+
+    def _places(self) -> set[str]:
+        manifest = self.manifest.latest()
+        return {location.uri for location in locations_of(manifest, self.rows).values()}
+
+    def _is_new(self, manifest: Manifest, leaf: _Leaf) -> bool:
+        """Whether a snapshot has changed a leaf since the erasure."""
+        entries = entries_of(manifest, leaf.object_id, self.snapshot or 0)
+        return any(each.brings_rows for each in entries)
+
+
+def _read_until(
+    entries: Sequence[Entry], newest: int, oldest: int, current: int | None
+) -> dict[int, int]:
+    """The versions of a leaf that snapshots read, each with the last snapshot that does."""
+    found: dict[int, int] = {}
+    for place, entry in enumerate(entries):
+        until = entries[place + 1].snapshot - 1 if place + 1 < len(entries) else newest
+        if entry.version is not None and until >= oldest:
+            found[entry.version] = max(until, found.get(entry.version, 0))
+    if current is not None:
+        found[current] = newest
+    return found
+
+
+def _of_leaf(manifest: Manifest, names: list[str]) -> list[str | None]:
+    """The object ids of the leaves that rows of a manifest are about; None for upper namespaces."""
+    depths = {number: len(spec.fields) for number, spec in manifest.properties.specs.items()}
+    found: list[str | None] = []
+    for name in names:
+        steps = name.removeprefix(f"__{DROPPED}{SEPARATOR}").split(SEPARATOR)
+        spec = steps[0].removeprefix("v")
+        depth = depths.get(int(spec)) if spec.isdecimal() else None
+        if depth is None or not depth or len(steps) not in (depth + 1, depth + 2):
+            found.append(None)
+        else:
+            found.append(SEPARATOR.join([*steps[: depth + 1], "dataset"]))
+    return found
+
+
+def _without_namespaces(manifest: Manifest, over: Expiry) -> Expiry:
+    """Take out the namespaces too in which there is no leaf any more: they have its values."""
+    names = set(manifest.versions()) | (dropped_leaves(manifest).keys() - over.forgotten)
+    parents = {
+        SEPARATOR.join(steps[:depth])
+        for steps in (name.split(SEPARATOR) for name in names)
+        for depth in range(1, len(steps))
+    }
+    rows = manifest.dataset.to_table(
+        columns=["object_id"], filter="object_type = 'namespace'", with_row_address=True
+    )
+    gone = [
+        address
+        for name, address in zip(*(column.to_pylist() for column in rows.columns), strict=True)
+        if SEPARATOR in name and name not in parents
+    ]
+    return replace(over, addresses=np.concatenate([over.addresses, np.array(gone, np.uint64)]))
