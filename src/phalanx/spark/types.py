@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -17,7 +16,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from phalanx.errors import SchemaMismatch
-from phalanx.model.rows import copied
+from phalanx.model.rows import copied, offsets_and_items
 from phalanx.spark.workers import settle
 
 _MOST_DIGITS = 38
@@ -161,24 +160,16 @@ def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
         keys, items = fitted(array.keys, kind.key_type), fitted(array.items, kind.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_nulls(array))
     if pt.is_list(kind):
-        offsets, items = _offsets_and_items(array)
+        offsets, items = offsets_and_items(array)
         values = fitted(items, kind.value_type)
-        return pa.ListArray.from_arrays(offsets, values, type=kind, mask=_nulls(array))
+        return pa.ListArray.from_arrays(
+            offsets.cast(pa.int32()), values, type=kind, mask=_nulls(array)
+        )
     if pt.is_timestamp(kind) and array.type.unit == "ns":
         return _microseconds(array, kind)
     if pt.is_duration(kind) and array.type.unit == "ns":
         return pc.divide(array.cast(pa.int64()), 1000).cast(kind)
     return array.cast(kind)
-
-
-def _offsets_and_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """What a list is made of; Arrow's own casts refuse NULL vectors of items without NULL."""
-    if pt.is_fixed_size_list(array.type):
-        lengths = array.is_valid().to_numpy(zero_copy_only=False) * array.type.list_size
-        return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32()), array.flatten()
-    if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
-        array = array.cast(pa.list_(array.type.value_field))
-    return array.offsets.cast(pa.int32()), array.values
 
 
 def _microseconds(array: pa.Array, kind: pa.DataType) -> pa.Array:
