@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 
 from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
 from phalanx.model.partition_by import PartitionBy
-from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import Options
-from phalanx.spark.types import arrow_schema
+from phalanx.spark.partitioning import check_partitioning
+from phalanx.spark.types import check_writable, stored_schema
 from phalanx.spark.workers import settle
 from phalanx.storage.location import Location
 from phalanx.table.gathering import SMALL_ROWS, gathered
@@ -124,7 +124,7 @@ def writer_of(options: Options, schema: StructType, overwrite: bool) -> TableWri
     )
     if table is None:
         return TableWriter(None)
-    check_fits(arrow_schema(schema), table.schema)
+    check_writable(schema, table.schema)
     job = table.begin_write(operation, where, options.text("marker"))
     return TableWriter(job, distribution, is_quiet)
 
@@ -182,9 +182,11 @@ def made(
         partition_by = options.text("partition_by")
     if partition_by is None:
         raise no_table(location)
+    columns = stored_schema(schema)
+    check_partitioning(columns, partition_by)
     return create(
         location.uri,
-        arrow_schema(schema),
+        columns,
         partition_by,
         transaction=mode,
         storage_options=location.storage_options,
