@@ -179,14 +179,16 @@ def _added(change: Mapping[str, Any]) -> pa.Field:
                 "column is the last one, without comment, and NULL in the rows there are. Leave "
                 f"out the {what}."
             )
-    field = StructField(change["path"][0], parsed(change["type"]), change["nullable"])
+    field = StructField(
+        change["path"][0], parsed(change["type"], _dotted(change)), change["nullable"]
+    )
     _check_comments(StructType([field]), "")
     return stored_schema(StructType([field])).field(0)
 
 
 def _type(change: Mapping[str, Any]) -> pa.DataType:
     """The new type of a column, which has to say all that the type of Spark does."""
-    kind = parsed(change["type"])
+    kind = parsed(change["type"], _dotted(change))
     field = stored_schema(StructType([StructField(change["path"][-1], kind)])).field(0)
     if field.metadata:
         raise SchemaMismatch(

@@ -91,10 +91,9 @@ def stored_schema(schema: st.StructType) -> pa.Schema:
     return pa.schema([_with_notes_only(field) for field in arrow_schema(schema)])
 
 
-def parsed(text: str) -> st.DataType:
+def parsed(text: str, path: str = "") -> st.DataType:
     """The type of Spark that its JSON stands for; one that PySpark lacks is a `SchemaMismatch`."""
-    tree = json.loads(text)
-    _check_known(tree, "")
+    _check_known(json.loads(text), path)
     found: st.DataType = st._parse_datatype_json_string(text)
     return found
 
