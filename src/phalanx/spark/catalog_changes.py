@@ -16,7 +16,7 @@ from phalanx.spark.partitioning import check_partitioning
 from phalanx.spark.types import check_no_lengths, parsed, stored_schema
 from phalanx.storage.location import Location
 from phalanx.table import changes as table_changes
-from phalanx.table.opening import create
+from phalanx.table.opening import create, create_for_rows
 from phalanx.table.table import Table
 
 # What Spark adds to the properties itself.
@@ -25,8 +25,11 @@ _PROVIDER = "phalanx"
 _TRANSACTION, _PARTITION_BY = "transaction", "partition_by"
 
 
-def made(location: Location, question: Mapping[str, Any]) -> Table:
-    """A new table with the columns, the partitioning and the properties of a statement."""
+def made(location: Location, question: Mapping[str, Any], *, for_rows: bool = False) -> Table:
+    """A new table with the columns, the partitioning and the properties of a statement.
+
+    With `for_rows` the rows that are written next are its first snapshot.
+    """
     schema = parsed(question["schema"])
     assert isinstance(schema, StructType)
     check_no_lengths(schema)
@@ -41,11 +44,14 @@ def made(location: Location, question: Mapping[str, Any]) -> Table:
             )
         by = properties[_PARTITION_BY]
     check_partitioning(columns, by)
+    mode = properties.get(_TRANSACTION, "weak")
+    if for_rows and mode in ("weak", "strong"):
+        return create_for_rows(location, columns, by, mode)
     return create(
         location.uri,
         columns,
         by,
-        transaction=properties.get(_TRANSACTION, "weak"),
+        transaction=mode,
         storage_options=location.storage_options,
     )
 

@@ -71,7 +71,7 @@ def write(
         )
     wanted.choice("distribution", *DISTRIBUTIONS)
     if_exists = wanted.choice("if_exists", "append", "error", "ignore")
-    table = table_to_write(wanted, df.schema, if_exists, partition_by)
+    table = table_to_write(wanted, df.schema, if_exists, partition_by, for_rows=True)
     if table is None:
         return Distribution("none", "the table exists, and is left alone")
     check_writable(df.schema, table.schema)
