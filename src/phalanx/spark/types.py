@@ -205,7 +205,7 @@ def _noted_type(note: str, kind: pa.DataType, path: str) -> st.DataType:
     """The type of Spark that a note stands for, if the column can hold its values."""
     try:
         found = st._parse_datatype_json_value(note)
-        holds = found is not None and _holds(kind, found)
+        holds = found is not None and found.jsonValue() == note and _holds(kind, found)
     except Exception:
         holds = False
     if not holds:
@@ -224,7 +224,7 @@ def _holds(kind: pa.DataType, spark: st.DataType) -> bool:
         case st.StringType():
             return _SIMPLE.get(kind) == st.StringType()
         case st.TimeType():
-            return bool(pt.is_time(kind))
+            return bool(pt.is_time(kind)) and 0 <= spark.precision <= _NANOSECONDS
         case st.DayTimeIntervalType():
             return bool(pt.is_duration(kind))
         case st.VariantType() | st.GeometryType() | st.GeographyType():
