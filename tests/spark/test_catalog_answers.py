@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import re
 import struct
 import threading
 from collections.abc import Callable
@@ -13,7 +15,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimeType,
+    VariantType,
+)
 
 import phalanx
 from integration.conftest import s3  # noqa: F401
@@ -166,16 +175,133 @@ def test_what_cannot_be_made_leaves_nothing(
 
 
 def test_columns_have_a_name_and_a_type_and_nothing_else(ask: Asking) -> None:
-    for told, message in (
-        ({"comment": "why"}, "column 'k' with COMMENT 'why'"),
-        ({"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"}, r"column 'k' as varchar\(5\)"),
+    commented = StructField("k", StringType(), True, {"comment": "why"})
+    for columns, message in (
+        (StructType([commented]), "column 'k' with COMMENT 'why'"),
+        (StructType([StructField("s", StructType([commented]))]), "column 's.k' with COMMENT"),
     ):
-        columns = StructType([StructField("k", StringType(), True, told)])
         about = {"schema": columns.json(), "partitioning": [], "properties": {}}
         refused(lambda about=about: ask("create", "t", **about), message)
         # Columns of a query bring along what they had elsewhere.
         staged = ask("stage", "t", may_create=True, may_replace=False, **about)
         ask("abort", "t", staged=staged["staged"])
+
+
+def _field(kind: str) -> str:
+    return f'{{"name": "c", "type": {kind}, "nullable": true, "metadata": {{}}}}'
+
+
+# Types in Spark's JSON that a table cannot keep.
+NOT_KEPT = [
+    ('"char(5)"', r"column 'c' as char\(5\)"),
+    ('"varchar(5)"', r"column 'c' as varchar\(5\)"),
+    ('"interval year to month"', "column 'c' as interval year to month"),
+    ('"interval"', "column 'c' as interval"),
+    ('"timestamp_ltz(9)"', r"column 'c' as timestamp_ltz\(9\)"),
+    ('"timestamp_ntz(7)"', r"column 'c' as timestamp_ntz\(7\)"),
+    (
+        '{"type": "udt", "class": "org.example.Point", "pyClass": "os.Point", "sqlType": "int"}',
+        "column 'c' as the user-defined type org.example.Point",
+    ),
+    (
+        '{"type": "array", "elementType": "varchar(5)", "containsNull": true}',
+        r"column 'c\[\]' as varchar\(5\)",
+    ),
+    (
+        '{"type": "map", "keyType": "integer", "valueType": "timestamp_ltz(9)", '
+        '"valueContainsNull": true}',
+        r"column 'c\[\]' as timestamp_ltz\(9\)",
+    ),
+    (
+        f'{{"type": "struct", "fields": [{_field(chr(34) + "interval month" + chr(34))}]}}',
+        "column 'c.c' as interval month",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "message"), NOT_KEPT, ids=[kind[:30] for kind, _ in NOT_KEPT])
+def test_a_type_that_cannot_be_kept_is_refused(ask: Asking, kind: str, message: str) -> None:
+    schema = f'{{"type": "struct", "fields": [{_field(kind)}]}}'
+    about = {"schema": schema, "partitioning": [], "properties": {}}
+    refused(lambda: ask("create", "t", **about), message)
+    refused(lambda: ask("stage", "t", may_create=True, may_replace=True, **about), message)
+    ask.create("t", SCHEMA)
+    add = {"change": "add", "path": ["c"], "type": kind, "nullable": True, "position": None}
+    change = {**add, "comment": None, "default": None}
+    refused(lambda: ask("alter", "t", changes=[change]), message)
+    assert phalanx.open(f"{ask.root}/t").schema.names == SCHEMA.names
+
+
+def test_lengths_that_spark_notes_beside_a_string_are_refused_with_a_query_too(
+    ask: Asking,
+) -> None:
+    for noted in ("char(5)", "array<varchar(5)>"):
+        told = {"__CHAR_VARCHAR_TYPE_STRING": noted}
+        columns = StructType([StructField("k", StringType(), True, told)])
+        about = {"schema": columns.json(), "partitioning": [], "properties": {}}
+        message = re.escape(f"column 'k' as {noted}")
+        refused(lambda about=about: ask("create", "t", **about), message)
+        about |= {"may_create": True, "may_replace": False}
+        refused(lambda about=about: ask("stage", "t", **about), message)
+
+
+def test_a_collated_column_is_no_partition(ask: Asking) -> None:
+    columns = StructType(
+        [StructField("s", StringType("UTF8_LCASE")), StructField("k", StringType())]
+    )
+    identity = [{"call": "identity", "args": [{"column": ["s"]}]}]
+    about = {"schema": columns.json(), "partitioning": identity, "properties": {}}
+    message = r"Cannot partition by s: column 's' is string collate UTF8_LCASE"
+    refused(lambda: ask("create", "t", **about), message)
+    by = {"partition_by": "k, bucket(4, s)"}
+    about = {"schema": columns.json(), "partitioning": [], "properties": by}
+    refused(lambda: ask("create", "t", **about), r"Cannot partition by bucket\(4, s\)")
+    ask("create", "t", **{**about, "properties": {}})
+    change = {"change": "set", "key": "partition_by", "value": "s"}
+    refused(lambda: ask("alter", "t", changes=[change]), message)
+
+
+def test_a_column_keeps_the_type_of_spark_through_changes(ask: Asking) -> None:
+    ask.create("t", SCHEMA, transaction="strong")
+    for name, kind in (("s", "string collate UNICODE_CI"), ("v", "variant"), ("t", "time(2)")):
+        add = {"change": "add", "path": [name], "type": json.dumps(kind), "nullable": True}
+        ask("alter", "t", changes=[{**add, "position": None, "comment": None, "default": None}])
+    table = phalanx.open(f"{ask.root}/t")
+    table.rename_column("v", "w")
+    table.drop_column("n")
+    table.evolve("k")
+    kinds = {field.name: field.dataType for field in spark_schema(phalanx.open(table.uri).schema)}
+    assert kinds == {
+        "k": StringType(),
+        "s": StringType("UNICODE_CI"),
+        "w": VariantType(),
+        "t": TimeType(2),
+    }
+    for name, kind in (("s", "string"), ("t", "time(6)"), ("k", "string collate UNICODE")):
+        change = {"change": "promote", "path": [name], "type": json.dumps(kind)}
+        refused(lambda change=change: ask("alter", "t", changes=[change]), "Cannot change column")
+
+
+def test_a_note_that_does_not_fit_its_column_is_refused(tmp_path: Path) -> None:
+    for place, (kind, note) in enumerate(
+        [
+            (pa.int32(), "variant"),
+            (pa.string(), "time(3)"),
+            (pa.string(), "string collate 1 OR 1"),
+            (pa.time64("us"), "time(99)"),
+            (pa.struct([("a", pa.int32())]), "variant"),
+            (pa.list_(pa.string()), "string collate UTF8_LCASE"),
+            (pa.int64(), "no such type"),
+            (pa.int64(), "interval year"),
+            (pa.int64(), ""),
+        ]
+    ):
+        field = pa.field("c", kind, metadata={"phalanx:spark_type": note})
+        table = phalanx.create(tmp_path / str(place), pa.schema([field]), [])
+        if note:
+            refused(lambda table=table: spark_schema(table.schema), "Cannot read column 'c'")
+        else:
+            assert spark_schema(table.schema).fields[0].dataType == LongType()
 
 
 # ── tables and namespaces ────────────────────────────────────────────────────────────────────

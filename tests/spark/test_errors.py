@@ -128,7 +128,7 @@ WRITES: list[tuple[Mapping[str, str], str, bool, type[PhalanxError], str]] = [
     ({}, "k string, n string", False, SchemaMismatch, r"'n' is int64, but .* string"),
     ({}, "k string, n double", False, SchemaMismatch, r"'n' is int64, but .* double"),
     ({}, "k array<string>, n bigint", False, SchemaMismatch, r"'k' is string, but .*list"),
-    ({}, "k string, n interval year", False, SchemaMismatch, r"n:interval year"),
+    ({}, "k string, n interval year", False, SchemaMismatch, "column 'n' as interval year"),
     ({"replace_where": "n = 1"}, FITTING, False, PhalanxError, r"replace_where='n = 1'.*overwrite"),
     ({"replace_where": "m = 1"}, FITTING, True, InvalidPredicate, r"'m'"),
     ({"replace_where": ""}, FITTING, True, InvalidPredicate, r"''"),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -271,20 +272,32 @@ def _cast_struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.Ar
 
 
 def _cast_list(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    """The list with its items cast by themselves: Arrow's own cast drops and adds struct fields."""
-    given = pa.field(kind.value_field.name, array.type.value_type)
+    """The list with its items cast by themselves.
+
+    Arrow's own cast drops and adds struct fields, and refuses items that are NULL where their
+    fields are not nullable, though a NULL has no fields.
+    """
     if pt.is_fixed_size_list(kind):
+        given = pa.field(kind.value_field.name, array.type.value_type)
         array = array.cast(pa.list_(given, kind.list_size))
         values = _cast(array.values, kind.value_type, f"{path}[]")
         return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=_nulls_of(array))
-    build, same = (
-        (pa.LargeListArray, pa.large_list(given))
-        if pt.is_large_list(kind)
-        else (pa.ListArray, pa.list_(given))
+    offsets, items = offsets_and_items(array)
+    build, width = (
+        (pa.LargeListArray, pa.int64()) if pt.is_large_list(kind) else (pa.ListArray, pa.int32())
     )
-    array = array.cast(same)
-    values = _cast(array.values, kind.value_type, f"{path}[]")
-    return build.from_arrays(array.offsets, values, type=kind, mask=_nulls_of(array))
+    values = _cast(items, kind.value_type, f"{path}[]")
+    return build.from_arrays(offsets.cast(width), values, type=kind, mask=_nulls_of(array))
+
+
+def offsets_and_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Where the items of each list begin and end, and the items; of a list that is no slice."""
+    if pt.is_fixed_size_list(array.type):
+        lengths = array.is_valid().to_numpy(zero_copy_only=False) * array.type.list_size
+        return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64()), array.flatten()
+    if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
+        array = array.cast(pa.large_list(array.type.value_field))
+    return array.offsets, array.values
 
 
 def _cast_map(array: pa.MapArray, kind: pa.MapType, path: str) -> pa.Array:
@@ -342,16 +355,15 @@ def _check_nulls(
         inside = numbers.take(pc.list_parent_indices(array))
         _check_nulls(pc.list_flatten(array), kind.value_field, f"{path}[]", done, inside)
     elif pt.is_map(kind):
-        present = array.filter(array.is_valid())
-        _check_nulls(present.items, kind.item_field, f"{path}[]", done, _rows_of_items(array))
+        present, inside = array.filter(array.is_valid()), numbers.take(_rows_of_items(array))
+        for part, items in ((kind.key_field, present.keys), (kind.item_field, present.items)):
+            _check_nulls(items, part, f"{path}[]", done, inside)
 
 
 def _rows_of_items(array: pa.MapArray) -> pa.Array:
-    lists = array.filter(array.is_valid()).cast(
-        pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)]))
-    )
-    rows = pc.indices_nonzero(array.is_valid()).cast(pa.int64())
-    return rows.take(pc.list_parent_indices(lists))
+    offsets = array.offsets.to_numpy()
+    counts = np.diff(offsets) * array.is_valid().to_numpy(zero_copy_only=False)
+    return pa.array(np.repeat(np.arange(len(array)), counts), pa.int64())
 
 
 def _forbids_null(field: pa.Field) -> bool:
@@ -360,7 +372,8 @@ def _forbids_null(field: pa.Field) -> bool:
 
 def _forbids_null_inside(kind: pa.DataType) -> bool:
     if pt.is_map(kind):
-        return _forbids_null(kind.item_field)
+        # Arrow itself has no NULL for a key.
+        return _forbids_null_inside(kind.key_type) or _forbids_null(kind.item_field)
     return any(_forbids_null(kind.field(place)) for place in range(kind.num_fields))
 
 

@@ -23,8 +23,10 @@ from phalanx.spark.row_changes import options_of
 from phalanx.storage import table_folders
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
 from phalanx.table.opening import open
 from phalanx.table.row_jobs import RowJob
+from phalanx.table.strong import begin_history
 from phalanx.table.table import Table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -194,13 +196,15 @@ class Catalog:
             # Those of a driver that died.
             table_folders.remove_left(self.place(name[:-1]), (_STAGED, _REPLACED), _LEFT)
             staged = self.place([*name[:-1], f"{_STAGED}{uuid.uuid4().hex}"])
-        table = catalog_changes.made(staged, question)
+        table = catalog_changes.made(staged, question, for_rows=True)
         made = loaded(table, None)
         return {**made, "staged": staged.uri, "may_replace": question["may_replace"]}
 
     def finish(self, name: Sequence[str], staged: str, may_replace: bool) -> dict[str, Any]:
         """Have a staged table take its place, and what may be replaced there go."""
         place, source = self.place(name), Location.of(staged, self.root.storage_options)
+        # Also a table without rows has a history.
+        begin_history(Manifest.open(source))
         if source == place:
             return {}
         old = None

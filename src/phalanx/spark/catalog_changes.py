@@ -6,30 +6,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.schema import Schema
 from phalanx.spark.catalog_partitioning import terms_of
-from phalanx.spark.types import arrow_schema
+from phalanx.spark.partitioning import check_partitioning
+from phalanx.spark.types import check_no_lengths, parsed, stored_schema
 from phalanx.storage.location import Location
 from phalanx.table import changes as table_changes
-from phalanx.table.opening import create
+from phalanx.table.opening import create, create_for_rows
 from phalanx.table.table import Table
 
 # What Spark adds to the properties itself.
 _OF_SPARK = {"owner", "provider", "is_managed_location", "external"}
 _PROVIDER = "phalanx"
-# Where Spark notes char(n) and varchar(n), which are strings to sources.
-_LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 _TRANSACTION, _PARTITION_BY = "transaction", "partition_by"
 
 
-def made(location: Location, question: Mapping[str, Any]) -> Table:
-    """A new table with the columns, the partitioning and the properties of a statement."""
-    schema = _parse_datatype_json_string(question["schema"])
+def made(location: Location, question: Mapping[str, Any], *, for_rows: bool = False) -> Table:
+    """A new table with the columns, the partitioning and the properties of a statement.
+
+    With `for_rows` the rows that are written next are its first snapshot.
+    """
+    schema = parsed(question["schema"])
     assert isinstance(schema, StructType)
+    check_no_lengths(schema)
+    columns = stored_schema(schema)
     properties = _properties(question["properties"])
     by: PartitionBy = terms_of(question["partitioning"])
     if _PARTITION_BY in properties:
@@ -39,31 +43,42 @@ def made(location: Location, question: Mapping[str, Any]) -> Table:
                 f"partition_by={properties[_PARTITION_BY]!r}: they say the same. Leave out one."
             )
         by = properties[_PARTITION_BY]
+    check_partitioning(columns, by)
+    mode = properties.get(_TRANSACTION, "weak")
+    if for_rows and mode in ("weak", "strong"):
+        return create_for_rows(location, columns, by, mode)
     return create(
         location.uri,
-        arrow_schema(schema),
+        columns,
         by,
-        transaction=properties.get(_TRANSACTION, "weak"),
+        transaction=mode,
         storage_options=location.storage_options,
     )
 
 
 def check_columns(question: Mapping[str, Any]) -> None:
     """Refuse columns with more than a name and a type; a query may bring such along unasked."""
-    schema = _parse_datatype_json_string(question["schema"])
+    schema = parsed(question["schema"])
     assert isinstance(schema, StructType)
-    for field in schema:
-        told = field.metadata
-        if "comment" in told:
-            raise PhalanxError(
-                f"Cannot create column {field.name!r} with COMMENT {told['comment']!r}: a table "
-                "keeps no comments. Leave it out."
-            )
-        if _LENGTH in told:
-            raise PhalanxError(
-                f"Cannot create column {field.name!r} as {told[_LENGTH]}: a table keeps no lengths "
-                "of text. Use string."
-            )
+    _check_comments(schema, "")
+
+
+def _check_comments(kind: DataType, path: str) -> None:
+    match kind:
+        case StructType():
+            for field in kind:
+                place = f"{path}{field.name}"
+                if "comment" in field.metadata:
+                    raise PhalanxError(
+                        f"Cannot create column {place!r} with COMMENT "
+                        f"{field.metadata['comment']!r}: a table keeps no comments. Leave it out."
+                    )
+                _check_comments(field.dataType, f"{place}.")
+        case ArrayType():
+            _check_comments(kind.elementType, path)
+        case MapType():
+            _check_comments(kind.keyType, path)
+            _check_comments(kind.valueType, path)
 
 
 def _properties(given: Mapping[str, str]) -> dict[str, str]:
@@ -112,6 +127,8 @@ def alter(table: Table, changes: Sequence[Mapping[str, Any]]) -> None:
             case "set":
                 _check_property(change["key"])
                 _check_mode(change)
+                if change["key"] == _PARTITION_BY:
+                    check_partitioning(properties.schema.arrow, change["value"])
             case kind:
                 raise PhalanxError(
                     f"Cannot change {table.uri} by {change.get('text', kind)}: expected ADD, DROP "
@@ -168,9 +185,20 @@ def _added(change: Mapping[str, Any]) -> pa.Field:
                 "column is the last one, without comment, and NULL in the rows there are. Leave "
                 f"out the {what}."
             )
-    return pa.field(change["path"][0], _type(change), change["nullable"])
+    field = StructField(
+        change["path"][0], parsed(change["type"], _dotted(change)), change["nullable"]
+    )
+    _check_comments(StructType([field]), "")
+    return stored_schema(StructType([field])).field(0)
 
 
 def _type(change: Mapping[str, Any]) -> pa.DataType:
-    kind = _parse_datatype_json_string(change["type"])
-    return arrow_schema(StructType([StructField(change["path"][-1], kind)])).field(0).type
+    """The new type of a column, which has to say all that the type of Spark does."""
+    kind = parsed(change["type"], _dotted(change))
+    field = stored_schema(StructType([StructField(change["path"][-1], kind)])).field(0)
+    if field.metadata:
+        raise SchemaMismatch(
+            f"Cannot change column {_dotted(change)!r} to {kind.simpleString()}: allowed are wider "
+            "numbers only. Add a column of the new type instead."
+        )
+    return field.type

@@ -29,6 +29,7 @@ from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.model.transform import IDENTITY, Identity, Transform
 from phalanx.model.truncate import Truncate
 from phalanx.spark.partitioning import is_known_to_java, source_columns
+from phalanx.spark.types import is_collated
 from phalanx.storage.leaf_listing import LeafListing
 
 _CHAINS = {f"{part.name}s": DATE_CHAIN[: n + 1] for n, part in enumerate(DATE_CHAIN)}
@@ -100,7 +101,7 @@ def orders(spec: PartitionSpec, schema: Schema) -> list[dict[str, Any]]:
     for field in spec.fields:
         if isinstance(field.derivation, Truncate):
             told = _described(field, schema)
-            if told is not None:
+            if told is not None and not is_collated(schema.field(field.source_ids[0])):
                 found.append({**told, "name": Identity.name, "parameters": []})
     return found
 
@@ -141,5 +142,5 @@ def _is_computable(field: PartitionField, schema: Schema) -> bool:
         len(paths) == 1
         and paths[0] is not None
         and len(paths[0]) == 1
-        and is_known_to_java(field, schema.type_of(field.source_ids[0]))
+        and is_known_to_java(field, schema.field(field.source_ids[0]))
     )

@@ -33,6 +33,7 @@ from phalanx.model.predicate import (
 from phalanx.model.schema import Schema
 from phalanx.model.syntax import Column
 from phalanx.spark import comparisons
+from phalanx.spark.types import is_collated
 
 Tree: TypeAlias = Mapping[str, Any]
 
@@ -153,6 +154,8 @@ class Translator:
     def _test(self, tree: Tree, negated: bool) -> Condition:
         """A test of one term, or its negation, neither of which is TRUE where it is NULL."""
         args = tree["args"]
+        if tree["call"] not in ("IS_NULL", "IS_NOT_NULL") and any(map(self._is_collated, args)):
+            return _UNKNOWN
         match tree["call"]:
             case "IS_NULL":
                 return self._null(args[0], not negated)
@@ -291,6 +294,12 @@ class Translator:
     def _column(self, tree: Tree) -> Column | None:
         path = tree.get("column")
         return None if path is None else Column(tuple(path))
+
+    def _is_collated(self, tree: Tree) -> bool:
+        """Whether a column is in it whose texts Spark compares otherwise than byte by byte."""
+        if (column := self._column(tree)) is not None:
+            return is_collated(self.schema.field(self.schema.id_of(column.path)))
+        return any(map(self._is_collated, tree.get("args", ())))
 
     def _type(self, column: Column) -> pa.DataType:
         found = self.schema.type_of(self.schema.id_of(column.path))

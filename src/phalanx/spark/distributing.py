@@ -17,11 +17,10 @@ from pyspark.sql import functions as fn
 
 from phalanx.errors import PhalanxError
 from phalanx.model.partition_by import PartitionBy
-from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
 from phalanx.spark.options import WRITE, Options, option_text
 from phalanx.spark.placement import most_partitions, partition_columns
-from phalanx.spark.types import arrow_schema
+from phalanx.spark.types import check_writable
 from phalanx.spark.writing import DISTRIBUTIONS, table_to_write
 from phalanx.table.table import Table
 
@@ -72,10 +71,10 @@ def write(
         )
     wanted.choice("distribution", *DISTRIBUTIONS)
     if_exists = wanted.choice("if_exists", "append", "error", "ignore")
-    table = table_to_write(wanted, df.schema, if_exists, partition_by)
+    table = table_to_write(wanted, df.schema, if_exists, partition_by, for_rows=True)
     if table is None:
         return Distribution("none", "the table exists, and is left alone")
-    check_fits(arrow_schema(df.schema), table.schema)
+    check_writable(df.schema, table.schema)
     chosen = chosen_distribution(df, table, distribution)
     if wanted.choice("report", "true", "false") == "true":
         print(f"phalanx: {chosen}", file=sys.stderr)

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from phalanx.errors import PhalanxError
 from phalanx.model.evolution import next_spec
 from phalanx.model.partition_by import PartitionBy, PartitionTerm, partition_terms
-from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
 from phalanx.planning.import_plan import Amount, ColumnMapping, ImportPlan
 from phalanx.spark.failures import of_spark
@@ -22,7 +21,7 @@ from phalanx.spark.ingested import Ingested
 from phalanx.spark.ingesting import FileIngest
 from phalanx.spark.options import Options
 from phalanx.spark.sources import InputFile
-from phalanx.spark.types import arrow_schema
+from phalanx.spark.types import check_writable, stored_schema
 from phalanx.spark.writing import check_unchanged, no_table
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.parallel import in_parallel
@@ -86,13 +85,13 @@ def import_files(
 
 def _plan(spark: SparkSession, found: FileIngest) -> ImportPlan:
     source, table = found.found, found.table
-    given = arrow_schema(found.rows)
+    given = stored_schema(found.rows)
     terms: tuple[PartitionTerm, ...] = ()
     chosen_by = "table"
     stored = given
     if table is not None:
         check_unchanged(found.limits, table, [table.spec], found.partition_by)
-        check_fits(given, table.schema)
+        check_writable(found.rows, table.schema)
         label = table.spec.label(Schema.of(table.schema))
         stored = table.schema
     else:

@@ -18,14 +18,13 @@ from pyspark.sql.types import StructType
 
 from phalanx.errors import NotPartitioned, PhalanxError
 from phalanx.model.partition_by import PartitionBy
-from phalanx.model.rows import check_fits
 from phalanx.spark.distributing import MODES, write
 from phalanx.spark.failures import of_spark
 from phalanx.spark.ingested import Ingested, Outcome
 from phalanx.spark.options import WRITE, Options
 from phalanx.spark.progress import Progress
 from phalanx.spark.sources import InputFile, Source, source_of
-from phalanx.spark.types import arrow_schema, spark_schema
+from phalanx.spark.types import check_writable, spark_schema
 from phalanx.spark.writing import DISTRIBUTIONS, table_to_write
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
@@ -157,7 +156,7 @@ class FileIngest:
         table = table_to_write(limits, self.rows, partition_by=self.partition_by)
         assert table is not None
         found, rows = self.found, self.rows
-        check_fits(arrow_schema(rows), table.schema)
+        check_writable(rows, table.schema)
         done = _done(table, self.id)
         chunks = self.chunks(done, table.mode)
         _warn(table, found, self.mode, self.id, is_told)

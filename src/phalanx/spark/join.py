@@ -14,7 +14,7 @@ from phalanx.planning.join_leaves import JoinLeaf
 from phalanx.planning.join_tasks import Shuffle
 from phalanx.planning.splits import packed, split_size
 from phalanx.spark.join_work import GroupedWork, SideWork
-from phalanx.spark.types import spark_schema
+from phalanx.spark.types import check_keys, spark_schema
 from phalanx.storage.joining import MEMORY
 from phalanx.table.join import Joinable, prepare_join
 from phalanx.table.joining import JoinColumn, JoinReader, SideReader
@@ -61,6 +61,8 @@ def join(
         storage_options=storage_options,
         memory=memory,
     )
+    for side in (reader.left, reader.right):
+        check_keys((name for name, _ in side.keys), side.schema.arrow)
     found = plan.execution(kind, task_bytes)
     parts = [_shuffled(spark, reader, shuffle, task_bytes) for shuffle in found.shuffles]
     if found.tasks or not parts:

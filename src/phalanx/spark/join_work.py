@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from phalanx.model.rows import plain_schema
 from phalanx.planning.join_cuts import JoinTask, Piece
 from phalanx.table.joining import JoinReader, SideReader
 
@@ -47,8 +48,8 @@ class SideWork:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the side, renamed."""
-        stored = self.side.schema.arrow
-        return pa.schema([(new, stored.field(name).type) for name, new in self.names])
+        stored = plain_schema(self.side.schema)
+        return pa.schema([stored.field(name).with_name(new) for name, new in self.names])
 
     def reading(self, names: Sequence[str]) -> SideWork:
         """The same leaves, with fewer of their columns."""

@@ -14,13 +14,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from phalanx.errors import SchemaMismatch
-from phalanx.model.rows import check_fits, conformed, one_batch
+from phalanx.model.rows import conformed, one_batch
 from phalanx.model.schema import Schema
 from phalanx.spark.distributing import Distribution, distributed
 from phalanx.spark.failures import of_spark
 from phalanx.spark.partitioning import source_columns
 from phalanx.spark.row_changes import committed
-from phalanx.spark.types import arrow_schema
+from phalanx.spark.types import check_keys, check_writable
 from phalanx.spark.workers import settle
 from phalanx.storage.reading import ROW_ADDRESS, ROW_ID, ROW_LEAF
 from phalanx.table.merge_source import key_columns
@@ -62,7 +62,8 @@ def merge(
     check_choices(when_matched, when_not_matched)
     table = open(uri, storage_options=storage_options)
     names = key_columns(on, Schema.of(table.schema))
-    check_fits(arrow_schema(source.schema), table.schema)
+    check_keys(names, table.schema)
+    check_writable(source.schema, table.schema)
     job = RowJob.begin(table._written(), "merge", marker)
     if job.job.done is not None or (when_matched, when_not_matched) == ("ignore", "ignore"):
         return MergeCounts()

@@ -11,13 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from phalanx.errors import InvalidSpec
 from phalanx.model.buckets import Bucket
 from phalanx.model.calendar_parts import DATE_CHAIN
+from phalanx.model.evolution import next_spec
 from phalanx.model.grouping import group, order_of
+from phalanx.model.partition_by import PartitionBy
+from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField
 from phalanx.model.transform import Identity
 from phalanx.spark.queries import Found
-from phalanx.spark.types import arrow_schema, fitted, spark_schema
+from phalanx.spark.types import arrow_schema, fitted, is_collated, spark_schema
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.table.splitting import Piece, ScanTask, packed_tasks
 
@@ -98,7 +102,7 @@ def keys_of(found: Found, columns: Sequence[str]) -> list[Key]:
     known: list[tuple[PartitionField, str]] = [
         (field, path[0])
         for field, path in _of_columns(found)
-        if path[0] in columns and is_known_to_java(field, found.schema.arrow.field(path[0]).type)
+        if path[0] in columns and is_known_to_java(field, found.schema.arrow.field(path[0]))
     ]
     return _chained(known)
 
@@ -121,13 +125,17 @@ def _chained(known: Sequence[tuple[PartitionField, str]]) -> list[Key]:
 def _of_columns(found: Found) -> Iterator[tuple[PartitionField, tuple[str, ...]]]:
     for field in found.common_fields():
         paths = [found.schema.path_of(source) for source in field.source_ids]
-        if len(paths) == 1 and paths[0] is not None and len(paths[0]) == 1:
+        if len(paths) != 1 or paths[0] is None or len(paths[0]) > 1:
+            continue
+        # Texts that are equal to Spark may be in several partitions.
+        if not is_collated(found.schema.field(field.source_ids[0])):
             yield field, paths[0]
 
 
-def is_known_to_java(field: PartitionField, source: pa.DataType) -> bool:
+def is_known_to_java(field: PartitionField, column: pa.Field) -> bool:
     """Whether the classes in Java compute the same value from what Spark sees of the column."""
-    if not plain_type(source) or pt.is_boolean(source):
+    source = column.type
+    if not plain_type(source) or pt.is_boolean(source) or is_collated(column):
         return False
     if isinstance(field.derivation, Identity):
         return True
@@ -145,9 +153,26 @@ def source_columns(manifest: LeafListing) -> dict[str, list[PartitionField]]:
         for field in spec.fields:
             for source in field.source_ids:
                 path = properties.schema.path_of(source)
-                if path is not None and len(path) == 1:
+                if path is None or len(path) > 1:
+                    continue
+                if not is_collated(properties.schema.field(source)):
                     found.setdefault(path[0], []).append(field)
     return found
+
+
+def check_partitioning(schema: pa.Schema, partition_by: PartitionBy) -> None:
+    """Refuse partitions by texts that Spark compares otherwise than byte by byte."""
+    numbered = Schema.of(schema)
+    for field in next_spec(partition_by, numbered, {}).fields:
+        for source in field.source_ids:
+            column = numbered.field(source)
+            if is_collated(column):
+                kind = spark_schema(pa.schema([column])).fields[0].dataType
+                raise InvalidSpec(
+                    f"Cannot partition by {field.label(numbered)}: column {column.name!r} is "
+                    f"{kind.simpleString()}, and texts that are equal by it may be in several "
+                    "partitions. Partition by another column, or use string."
+                )
 
 
 def keyed_tasks(
@@ -174,8 +199,9 @@ def keyed_tasks(
 
 def texts(values: pa.Array, field: pa.Field) -> list[str | None]:
     """Values of a column as text, from which Java makes what Spark has for them."""
-    kind = arrow_schema(spark_schema(pa.schema([field]))).field(0).type
-    array = fitted(values, kind)
+    wanted = arrow_schema(spark_schema(pa.schema([field]))).field(0)
+    kind = wanted.type
+    array = fitted(values, wanted)
     if pt.is_date32(kind):
         array = array.cast(pa.int32())
     elif pt.is_timestamp(kind):

@@ -19,9 +19,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from phalanx.model.predicate import Predicate
-from phalanx.model.rows import check_fits
 from phalanx.spark.failures import told_in_one_line
-from phalanx.spark.types import arrow_schema
+from phalanx.spark.types import check_writable
 from phalanx.spark.workers import settle
 from phalanx.spark.writing import has_many_small_files
 from phalanx.storage.leaf_listing import LeafListing
@@ -92,9 +91,9 @@ class RowChangeWriter(DataSourceArrowWriter):
 def change_writer_of(job: RowJob, schema: StructType) -> RowChangeWriter:
     """Who writes changes; columns that do not fit are refused here."""
     names = {OPERATION, *ROW_ID.names}
-    values = arrow_schema(StructType([field for field in schema if field.name not in names]))
+    values = StructType([field for field in schema if field.name not in names])
     if values.names:
-        check_fits(values, job.manifest.properties.schema.arrow)
+        check_writable(values, job.manifest.properties.schema.arrow)
     return RowChangeWriter(job)
 
 

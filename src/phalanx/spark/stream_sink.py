@@ -13,10 +13,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from phalanx.errors import NotPartitioned, PhalanxError
-from phalanx.model.rows import check_fits
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import Options
-from phalanx.spark.types import arrow_schema
+from phalanx.spark.types import check_writable
 from phalanx.spark.writing import FilesWritten, check_unchanged, made, written
 from phalanx.storage.history_rows import Batch
 from phalanx.table.jobs import APPEND, OVERWRITE, WriteJob
@@ -92,7 +91,7 @@ def _warn_of_weak_mode(root: str) -> None:
 def stream_writer_of(options: Options, schema: StructType, overwrite: bool) -> BatchWriter:
     """Who writes a batch, on top of the newest state of the table."""
     table = _table(options, schema)
-    check_fits(arrow_schema(schema), table.schema)
+    check_writable(schema, table.schema)
     return BatchWriter(table.begin_write(OVERWRITE if overwrite else APPEND))
 
 

@@ -13,18 +13,18 @@ from pyspark.sql.types import StructType
 
 from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
 from phalanx.model.partition_by import PartitionBy
-from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import Options
-from phalanx.spark.types import arrow_schema
+from phalanx.spark.partitioning import check_partitioning
+from phalanx.spark.types import check_writable, stored_schema
 from phalanx.spark.workers import settle
 from phalanx.storage.location import Location
 from phalanx.table.gathering import SMALL_ROWS, gathered
 from phalanx.table.job_files import TaskFiles
 from phalanx.table.jobs import APPEND, OVERWRITE, OVERWRITE_PARTITIONS, Committed, WriteJob
-from phalanx.table.opening import create, open
+from phalanx.table.opening import begin_creation, create, create_for_rows, open
 from phalanx.table.table import Table
 from phalanx.table.wanted_specs import wanted_spec
 
@@ -119,13 +119,18 @@ def writer_of(options: Options, schema: StructType, overwrite: bool) -> TableWri
     operation, where = _operation(options, overwrite)
     distribution = options.choice("distribution", *DISTRIBUTIONS)
     is_quiet = options.choice("report", "true", "false") == "false"
-    table = table_to_write(
-        options, schema, options.choice("if_exists", "append", "error", "ignore")
-    )
+    if_exists = options.choice("if_exists", "append", "error", "ignore")
+    marker = options.text("marker")
+    try:
+        table = _table_there(options, if_exists, None)
+    except NotPartitioned:
+        mode = options.choice("transaction", "weak", "strong")
+        job = begin_creation(*_wanted(options, schema, None), mode, operation, where, marker)
+        return TableWriter(job, distribution, is_quiet)
     if table is None:
         return TableWriter(None)
-    check_fits(arrow_schema(schema), table.schema)
-    job = table.begin_write(operation, where, options.text("marker"))
+    check_writable(schema, table.schema)
+    job = table.begin_write(operation, where, marker)
     return TableWriter(job, distribution, is_quiet)
 
 
@@ -154,14 +159,28 @@ def table_to_write(
     schema: StructType,
     if_exists: str = "append",
     partition_by: PartitionBy | None = None,
+    *,
+    for_rows: bool = False,
 ) -> Table | None:
-    """The table, made if it is missing and `partition_by` says how; None if it is left alone."""
-    location = options.location
+    """The table, made if it is missing and `partition_by` says how; None if it is left alone.
+
+    With `for_rows` the rows that are written next are the first snapshot of a new one.
+    """
     try:
-        table = open(location.uri, storage_options=location.storage_options)
+        return _table_there(options, if_exists, partition_by)
     except NotPartitioned:
         mode = options.choice("transaction", "weak", "strong")
+        if for_rows:
+            return create_for_rows(*_wanted(options, schema, partition_by), mode)
         return made(options, schema, mode, partition_by)
+
+
+def _table_there(
+    options: Options, if_exists: str, partition_by: PartitionBy | None
+) -> Table | None:
+    """The table that is there; None if it is left alone, and `NotPartitioned` if it is missing."""
+    location = options.location
+    table = open(location.uri, storage_options=location.storage_options)
     if if_exists == "error":
         raise PhalanxError(
             f"Cannot write to {location}: the table exists, and if_exists='error'. Choose another "
@@ -177,18 +196,28 @@ def made(
     options: Options, schema: StructType, mode: str, partition_by: PartitionBy | None = None
 ) -> Table:
     """A table as `partition_by`, or the option of that name, says, where there is none."""
+    location, columns, by = _wanted(options, schema, partition_by)
+    return create(
+        location.uri,
+        columns,
+        by,
+        transaction=mode,
+        storage_options=location.storage_options,
+    )
+
+
+def _wanted(
+    options: Options, schema: StructType, partition_by: PartitionBy | None
+) -> tuple[Location, pa.Schema, PartitionBy]:
+    """Where a missing table is to be made, with which columns, and how it is partitioned."""
     location = options.location
     if partition_by is None:
         partition_by = options.text("partition_by")
     if partition_by is None:
         raise no_table(location)
-    return create(
-        location.uri,
-        arrow_schema(schema),
-        partition_by,
-        transaction=mode,
-        storage_options=location.storage_options,
-    )
+    columns = stored_schema(schema)
+    check_partitioning(columns, partition_by)
+    return location, columns, partition_by
 
 
 def no_table(location: Location) -> NotPartitioned:

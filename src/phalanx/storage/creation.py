@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from phalanx.errors import PhalanxError, StorageFailure
 from phalanx.storage.failures import plain_reason
+from phalanx.storage.head import Head, head_row
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.manifest_changes import column_of, pin_columns, plain_rows
@@ -26,17 +27,25 @@ _FIXED_COLUMNS = [
 ]
 
 
-def create(root: Location, properties: Properties) -> Manifest:
-    """A new namespace without partitions: all of it appears at once, or nothing does."""
-    put_in_place(root, staged_manifest(root, properties))
+def create(root: Location, properties: Properties, *, with_head: bool = False) -> Manifest:
+    """A new namespace without partitions: all of it appears at once, or nothing does.
+
+    With a head it is ready for its first snapshot.
+    """
+    put_in_place(root, staged_manifest(root, properties, with_head=with_head))
     return Manifest.open(root)
 
 
-def staged_manifest(root: Location, properties: Properties) -> lance.LanceDataset:
+def staged_manifest(
+    root: Location, properties: Properties, *, with_head: bool = False
+) -> lance.LanceDataset:
     """A manifest without partitions, in memory."""
     fields = [field for spec in properties.specs.values() for field in spec.fields]
     schema = pa.schema([*_FIXED_COLUMNS, *pin_columns(properties), *map(column_of, fields)])
     rows = plain_rows([(spec_namespace(number), "namespace", None) for number in properties.specs])
+    if with_head:
+        start = head_row(Head.before_all(properties.epoch))
+        rows = pa.concat_tables([rows, start], promote_options="default")
     table = pa.Table.from_arrays(
         [
             rows.column(name) if name in rows.column_names else pa.nulls(len(rows), kind)

@@ -83,6 +83,12 @@ class Head:
                 f"{HEAD} of its manifest."
             ) from None
 
+    @classmethod
+    def before_all(cls, epoch: int, last: int = 0) -> Head:
+        """What comes before the first snapshot; `last` is the highest number that was ever used."""
+        start = datetime.min.replace(tzinfo=UTC).isoformat()
+        return cls(last, epoch, "", start, published=last)
+
     def was_vacuumed(self, earlier: Head, began: datetime) -> bool:
         """Whether files written since `began`, when the head was another, may be gone by now."""
         if self.horizon == earlier.horizon:
@@ -148,8 +154,7 @@ def first_head(manifest: Manifest) -> Head:
         elif row["object_id"].startswith(f"{MARKER}{SEPARATOR}"):
             numbers.append(str(json.loads(row["metadata"])["snapshot"]))
     last = max((int(number) for number in numbers if number.isdecimal()), default=0)
-    start = datetime.min.replace(tzinfo=UTC).isoformat()
-    return Head(last, manifest.properties.epoch, "", start, published=last)
+    return Head.before_all(manifest.properties.epoch, last)
 
 
 def commit(
@@ -172,6 +177,10 @@ def commit(
     commit completes a change of them. `updates` names the file that says which rows became which.
     """
     moment = _time(head.time)
+    fence = manifest.row(HEAD).column(ADDRESS).to_numpy()
+    if not head.sequence and len(fence):
+        # The table was made for the rows that come with its first snapshot.
+        operation = "create"
     number = head.sequence + 1
     head = replace(head, sequence=number, time=moment)
     if epoch is not None:
@@ -205,7 +214,6 @@ def commit(
             completed(manifest, history_rows(ours, PHALANX)),
         ]
     )
-    fence = manifest.row(HEAD).column(ADDRESS).to_numpy()
     reach(Step.COMMITTING)
     try:
         if len(fence):

@@ -47,7 +47,8 @@ def snapshots(manifest: Manifest | None) -> pa.Table:
 def newest(manifest: Manifest) -> int | None:
     """The id of the newest snapshot; None where there is none, as in weak mode."""
     found = head_of(manifest) if manifest.properties.mode == "strong" else None
-    return None if found is None else found.sequence
+    # Before the first snapshot the head stands at 0.
+    return None if found is None else found.sequence or None
 
 
 def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:

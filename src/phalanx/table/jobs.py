@@ -20,7 +20,7 @@ import pyarrow as pa
 from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.model.binding import bind
 from phalanx.model.predicate import TRUE, Predicate
-from phalanx.storage import leaf
+from phalanx.storage import creation, leaf
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
 from phalanx.storage.history_rows import Marker, Several, committed_marker
@@ -31,13 +31,14 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
+from phalanx.storage.properties import Properties, properties_of
 from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
 from phalanx.table import operations, strong
 from phalanx.table.arrivals import Statement, shuffled
 from phalanx.table.job_files import NOTHING, ArrivedFiles, LeafFiles, ReplacedRows, TaskFiles
 from phalanx.table.job_leaves import NEW, leaves_of
 from phalanx.table.staged import StagedChanges
-from phalanx.table.strong import Start
+from phalanx.table.strong import Start, begin_history
 from phalanx.table.transaction import check_marker
 
 APPEND, OVERWRITE, OVERWRITE_PARTITIONS = "append", "overwrite", "overwrite_partitions"
@@ -82,6 +83,34 @@ class WriteJob:
     done: int | None
     # The properties of a table in the Hive-style layout; None for one with a manifest.
     hive: tuple[tuple[str, str], ...] | None = None
+    # The properties of a table that the commit makes; None for one that is there.
+    new: tuple[tuple[str, str], ...] | None = None
+
+    @classmethod
+    def begin_new(
+        cls,
+        root: Location,
+        properties: Properties,
+        operation: str = APPEND,
+        where: str = "true",
+        marker: str | None = None,
+    ) -> WriteJob:
+        """A job whose commit makes a table of the newest format, with the rows of the job."""
+        bind(where, properties.schema)
+        if marker is not None and properties.mode != "strong":
+            raise _no_marker(root, marker)
+        return cls(
+            uuid.uuid4().hex,
+            root,
+            0,
+            properties.mode,
+            datetime.now(UTC),
+            operation,
+            where,
+            _marker_of(marker),
+            None,
+            new=tuple(properties.to_metadata().items()),
+        )
 
     @classmethod
     def begin(
@@ -99,10 +128,7 @@ class WriteJob:
             began, manifest = start.began, start.base
             done = None if wanted is None else committed_marker(manifest, wanted)
         elif marker is not None:
-            raise PhalanxError(
-                f"Cannot write to {manifest.root} once only, by the marker {marker!r}: it is in "
-                "weak mode. Leave the marker out, or change the table with set_mode('strong')."
-            )
+            raise _no_marker(manifest.root, marker)
         hive = tuple(manifest.stated.items()) if isinstance(manifest, HiveRoot) else None
         return cls(
             uuid.uuid4().hex,
@@ -140,6 +166,8 @@ class WriteJob:
     @property
     def manifest(self) -> LeafListing:
         """The state of the table that the job began with."""
+        if self.new is not None:
+            return _new_manifest(self.id, self.root, self.new)
         return _manifest_of(self.id, self.root, self.version, self.hive)
 
     def _write(self, rows: pa.RecordBatchReader, replaced: ReplacedRows | None) -> TaskFiles:
@@ -201,7 +229,23 @@ class WriteJob:
         if self.done is not None:
             return Committed(0, 0, 0, self.done, is_repeated=True)
         with told(f"commit to {self.root}"):
-            return self._commit(tasks, removed, looked)
+            if self.new is None:
+                return self._commit(tasks, removed, looked)
+            return self._created()._commit_first(tasks)
+
+    def _created(self) -> WriteJob:
+        """The same job on the table that it has made by now."""
+        assert self.new is not None
+        properties = properties_of(dict(self.new), self.root.uri)
+        made = creation.create(self.root, properties, with_head=self.mode == "strong")
+        return replace(self, new=None, version=made.version)
+
+    def _commit_first(self, tasks: Sequence[TaskFiles]) -> Committed:
+        done = self._commit(tasks, (), None)
+        if self.mode == "strong" and done.snapshot is None:
+            # Also a table without rows has a history.
+            begin_history(Manifest.open(self.root))
+        return done
 
     def _commit(
         self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite], looked: Footprint | None
@@ -284,6 +328,20 @@ def _marker_of(text: str | None) -> Marker | None:
     for line in lines:
         check_marker(line)
     return text if len(lines) == 1 else Several(tuple(map(str, lines)))
+
+
+def _no_marker(root: Location, marker: str) -> PhalanxError:
+    return PhalanxError(
+        f"Cannot write to {root} once only, by the marker {marker!r}: it is in weak mode. Leave "
+        "the marker out, or change the table with set_mode('strong')."
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _new_manifest(job: str, root: Location, properties: tuple[tuple[str, str], ...]) -> Manifest:
+    """The manifest of a table that is not there yet, in memory."""
+    stated = properties_of(dict(properties), root.uri)
+    return Manifest(root, creation.staged_manifest(root, stated))
 
 
 @functools.lru_cache(maxsize=4)

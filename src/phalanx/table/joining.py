@@ -96,7 +96,19 @@ class JoinReader:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the result."""
-        return pa.schema([(column.name, column.type) for column in self.columns])
+        return pa.schema(
+            [pa.field(each.name, each.type, metadata=self._metadata(each)) for each in self.columns]
+        )
+
+    def _metadata(self, column: JoinColumn) -> dict[bytes, bytes] | None:
+        """What is noted of a column where it comes from; of a key only what both sides say."""
+        sides = ((self.left, column.left), (self.right, column.right))
+        noted = [
+            plain_schema(side.schema).field(name).metadata
+            for side, name in sides
+            if name is not None
+        ]
+        return noted[0] if all(each == noted[0] for each in noted) else None
 
     def reading(self, names: Sequence[str]) -> JoinReader:
         """The same join, with these of its columns: of each side only what they are made of."""

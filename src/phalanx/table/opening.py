@@ -20,6 +20,7 @@ from phalanx.storage.location import Location
 from phalanx.storage.naming import new_salt
 from phalanx.storage.properties import EXPRESSIONS, NAMESPACE, Properties
 from phalanx.table import strong
+from phalanx.table.jobs import APPEND, WriteJob
 from phalanx.table.table import Table
 
 LAYOUTS = (NAMESPACE, EXPRESSIONS, "hive")
@@ -52,13 +53,46 @@ def create(
     location = Location.of(uri, storage_options)
     if layout == "hive":
         return Table(_create_hive(location, schema, partition_by, transaction))
+    manifest = creation.create(
+        location, _properties(location, schema, partition_by, transaction, layout)
+    )
+    return Table(strong.complete(manifest) if transaction == "strong" else manifest)
+
+
+def create_for_rows(
+    location: Location, schema: pa.Schema, partition_by: PartitionBy, transaction: str
+) -> Table:
+    """A table of the newest format, whose first snapshot is that of the rows that follow."""
+    properties = _properties(location, schema, partition_by, transaction)
+    return Table(creation.create(location, properties, with_head=transaction == "strong"))
+
+
+def begin_creation(
+    location: Location,
+    schema: pa.Schema,
+    partition_by: PartitionBy,
+    transaction: str,
+    operation: str = APPEND,
+    where: str = "true",
+    marker: str | None = None,
+) -> WriteJob:
+    """A write of the first rows of a table, which appears when they are committed."""
+    properties = _properties(location, schema, partition_by, transaction)
+    return WriteJob.begin_new(location, properties, operation, where, marker)
+
+
+def _properties(
+    location: Location,
+    schema: pa.Schema,
+    partition_by: PartitionBy,
+    transaction: str,
+    layout: str = NAMESPACE,
+) -> Properties:
     numbered = Schema.of(schema)
     check_storable(numbered)
     spec = next_spec(partition_by, numbered, {}, drafted=layout == EXPRESSIONS)
-    properties = Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None, layout)
     hive_creation.check_not_hive(location)
-    manifest = creation.create(location, properties)
-    return Table(strong.complete(manifest) if transaction == "strong" else manifest)
+    return Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None, layout)
 
 
 def _create_hive(

@@ -68,6 +68,20 @@ class Start:
         return cls(began, *begin(manifest))
 
 
+def begin_history(manifest: Manifest) -> Manifest:
+    """Have a strong namespace begin with a snapshot, if it has none yet."""
+
+    def attempt() -> Manifest:
+        latest = manifest.latest()
+        found = head_of(latest)
+        if latest.properties.mode != "strong" or found is None or found.sequence:
+            return latest
+        head.commit(latest, found, [], "create")
+        return latest.latest()
+
+    return head.until_committed(attempt, manifest)
+
+
 def settled(manifest: Manifest) -> Manifest:
     """The manifest of a namespace that is not about to leave strong mode."""
     if manifest.properties.pending == _LEAVING:

@@ -16,6 +16,7 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.BinaryView;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
@@ -128,6 +129,11 @@ final class DirectColumn extends ColumnVector {
     @Override
     public byte[] getBinary(int row) {
         return arrow.getBinary(row);
+    }
+
+    @Override
+    public BinaryView getBinaryView(int row) {
+        return arrow.getBinaryView(row);
     }
 
     @Override

@@ -13,6 +13,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFac
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
 
 /** Spark's write by Python, with tasks that hand over their rows faster. */
 final class RowWrite extends PythonWrite {
@@ -70,7 +72,22 @@ final class RowWrite extends PythonWrite {
 
         @Override
         public Write build() {
+            check(info.schema());
             return new RowWrite(source, info, overwrites);
+        }
+
+        /** PySpark lacks the timestamps of nanoseconds, and would say so by a stack trace. */
+        private static void check(StructType schema) {
+            for (StructField field : schema.fields()) {
+                String type = field.dataType().sql();
+                if (type.matches("(?s).*TIMESTAMP_[LN]TZ\\(\\d\\).*")) {
+                    throw new Tables.Refused(
+                            String.format(
+                                    "Cannot keep column '%s' as %s: PySpark has no such type in"
+                                            + " Arrow. Cast it to another one.",
+                                    field.name(), type));
+                }
+            }
         }
     }
 }

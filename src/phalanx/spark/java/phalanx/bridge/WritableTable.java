@@ -12,19 +12,28 @@ import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsPartitionManagement;
+import org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /** A table of a catalog, to read and to write. */
 class WritableTable extends CatalogTable
-        implements SupportsWrite, SupportsDeleteV2, SupportsPartitionManagement {
+        implements SupportsWrite,
+                SupportsDeleteV2,
+                SupportsPartitionManagement,
+                SupportsSchemaEvolution {
     private final Identifier identifier;
     private JsonNode partitions;
 
@@ -46,7 +55,33 @@ class WritableTable extends CatalogTable
                 TableCapability.STREAMING_WRITE,
                 TableCapability.TRUNCATE,
                 TableCapability.OVERWRITE_BY_FILTER,
-                TableCapability.OVERWRITE_DYNAMIC);
+                TableCapability.OVERWRITE_DYNAMIC,
+                // Columns that only the rows have are added, by ALTER TABLE, before they are written.
+                TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
+    }
+
+    /**
+     * A column that only the rows have is added, and a number becomes wider if theirs is. Values of
+     * any other type are cast, as without schema evolution.
+     */
+    @Override
+    public boolean supportsColumnChange(TableChange.ColumnChange change) {
+        if (!(change instanceof TableChange.UpdateColumnType update)) {
+            return true;
+        }
+        String[] path = update.fieldNames();
+        return path.length == 1
+                && isWider(schema().apply(path[0]).dataType(), update.newDataType());
+    }
+
+    private static boolean isWider(DataType old, DataType type) {
+        return old instanceof IntegralType && type instanceof IntegralType
+                        && type.defaultSize() > old.defaultSize()
+                || old instanceof FloatType && type instanceof DoubleType
+                || old instanceof DecimalType from
+                        && type instanceof DecimalType to
+                        && to.scale() == from.scale()
+                        && to.precision() > from.precision();
     }
 
     @Override

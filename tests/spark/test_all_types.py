@@ -1,0 +1,251 @@
+"""Every type of Spark, at every place: a table keeps it as it is, or refuses to be made."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from spark.lakes import Lake, lake_at
+from spark.test_types import plain
+
+_POINT = "X'0101000000000000000000F03F0000000000000040'"
+_GEOMETRY = f"st_setsrid(st_geomfromwkb({_POINT}), 4326)"
+# For each class of types that is kept: types, and two values of each, of which the first is less.
+KEPT: dict[str, dict[str, tuple[str, str]]] = {
+    "NullType": {"void": ("NULL", "NULL")},
+    "BooleanType": {"boolean": ("false", "true")},
+    "ByteType": {"tinyint": ("-128Y", "127Y")},
+    "ShortType": {"smallint": ("-32768S", "32767S")},
+    "IntegerType": {"int": ("-2147483648", "2147483647")},
+    "LongType": {"bigint": ("-9223372036854775808L", "9223372036854775807L")},
+    "FloatType": {"float": ("float('-Infinity')", "float('NaN')")},
+    "DoubleType": {"double": ("-0.0D", "double('NaN')")},
+    "DecimalType": {
+        "decimal(38,38)": (f"-0.{'9' * 38}", f"0.{'9' * 38}"),
+        "decimal(38,0)": (f"-{'9' * 38}BD", f"{'9' * 38}BD"),
+        "decimal(1,1)": ("-0.9BD", "0.9BD"),
+    },
+    "StringType": {
+        "string": ("''", "'ü🗡'"),
+        "string collate UTF8_LCASE": ("'Ab'", "'aC'"),
+        "string collate UNICODE_CI_RTRIM": ("'ab '", "'AC'"),
+    },
+    "BinaryType": {"binary": ("X''", "X'00FF'")},
+    "DateType": {"date": ("DATE '0001-01-01'", "DATE '9999-12-31'")},
+    "TimeType": {
+        "time(0)": ("TIME '00:00:00'", "TIME '23:59:59'"),
+        "time(3)": ("TIME '00:00:00.001'", "TIME '23:59:59.999'"),
+        "time(6)": ("TIME '00:00:00.000001'", "TIME '23:59:59.999999'"),
+        "time(9)": ("TIME '00:00:00.000000001'", "TIME '23:59:59.999999999'"),
+    },
+    "TimestampType": {
+        "timestamp": ("TIMESTAMP '1883-01-01 00:00:00'", "TIMESTAMP '2262-01-01 00:00:00.000001'")
+    },
+    "TimestampNTZType": {
+        "timestamp_ntz": (
+            "TIMESTAMP_NTZ '0001-01-01 00:00:00'",
+            "TIMESTAMP_NTZ '9999-12-31 23:59:59.999999'",
+        )
+    },
+    "DayTimeIntervalType": {
+        "interval day": ("INTERVAL '-106751991' DAY", "INTERVAL '106751991' DAY"),
+        "interval hour to minute": (
+            "INTERVAL '-1:02' HOUR TO MINUTE",
+            "INTERVAL '1:02' HOUR TO MINUTE",
+        ),
+        "interval day to second": (
+            "INTERVAL '-1 00:00:00.000001' DAY TO SECOND",
+            "INTERVAL '106751991 04:00:54.775807' DAY TO SECOND",
+        ),
+    },
+    "VariantType": {
+        "variant": ("parse_json('null')", """parse_json('{"a": [1, null, "x"], "b": 1.5}')""")
+    },
+    "GeometryType": {
+        "geometry(4326)": (_GEOMETRY, _GEOMETRY),
+        "geometry(any)": (f"{_GEOMETRY}::geometry(any)", f"{_GEOMETRY}::geometry(any)"),
+    },
+    "GeographyType": {"geography(4326)": (f"st_geogfromwkb({_POINT})", "NULL")},
+    "StructType": {
+        "struct<a: int not null, b: struct<c: string>>": (
+            "named_struct('a', 1, 'b', NULL)",
+            "named_struct('a', 2, 'b', named_struct('c', 'x'))",
+        )
+    },
+    "ArrayType": {
+        "array<struct<a: int not null>>": (
+            "array(named_struct('a', 1), NULL)",
+            "array(named_struct('a', 2))",
+        ),
+        "array<array<int>>": ("array()", "array(array(1, NULL), NULL, array())"),
+    },
+    "MapType": {
+        "map<int, struct<a: int not null>>": (
+            "map()",
+            "map(1, named_struct('a', 1), 2, NULL)",
+        )
+    },
+}
+# Refused when a table is made, altered or written to: see `test_catalog_answers.py`.
+REFUSED = {
+    *("CharType", "VarcharType", "YearMonthIntervalType", "CalendarIntervalType"),
+    *("UserDefinedType", "PythonUserDefinedType"),
+    *("TimestampLTZNanosType", "TimestampNTZNanosType"),
+}
+# What is above several types, or no type of a column.
+NO_TYPES = {
+    *("DataType", "AbstractDataType", "AnyDataType", "AtomicType", "NumericType", "IntegralType"),
+    *("FractionalType", "DatetimeType", "AnyTimeType", "AnyTimestampType", "AnyTimestampNanoType"),
+    *("AnsiIntervalType", "SpatialType", "ObjectType", "IndeterminateStringType"),
+    "SQLUserDefinedType",  # an annotation
+}
+UNORDERED = {"VariantType", "GeometryType", "GeographyType", "MapType", "NullType"}
+NO_KEYS = {"VariantType", "MapType", "NullType"}
+
+
+def test_no_type_of_spark_is_overlooked() -> None:
+    inner = re.compile(r"org/apache/spark/sql/types/(\w+Type)\.class")
+    jars = Path(pyspark.__file__).parent.glob("jars/spark-*.jar")
+    names = [name for jar in jars for name in zipfile.ZipFile(jar).namelist()]
+    in_java = {found[1] for name in names if (found := inner.fullmatch(name))}
+
+    def below(kind: type) -> Iterator[str]:
+        for each in kind.__subclasses__():
+            if each.__module__ == t.__name__:
+                yield each.__name__
+                yield from below(each)
+
+    assert len(in_java) > 40
+    assert in_java | set(below(t.DataType)) == {*KEPT, *REFUSED, *NO_TYPES}
+
+
+class Columns:
+    """A column for each type at each place where Spark takes it, and three rows of values."""
+
+    def __init__(self) -> None:
+        # The type of each column, and its value in each row.
+        self.types: dict[str, str] = {}
+        self.rows: list[dict[str, str]] = [{}, {}, {}]
+        # The columns that Spark compares, with what they are compared with.
+        self.compared: dict[str, str] = {}
+        number = 0
+        for group, kinds in KEPT.items():
+            for kind, (less, more) in kinds.items():
+                number += 1
+                self._add(f"c{number}", kind, [less, more])
+                array = f"array({less}, NULL, {more})"
+                self._add(f"a{number}", f"array<{kind}>", [array, "array()"])
+                value = f"map('x', {less}, 'y', NULL, 'z', {more})"
+                self._add(f"m{number}", f"map<string, {kind}>", [value, "map()"])
+                struct = f"named_struct('x', {more}, 'y', 1)"
+                self._add(f"s{number}", f"struct<x: {kind}, y: int>", [struct])
+                if group not in NO_KEYS:
+                    self._add(f"k{number}", f"map<{kind}, int>", [f"map({less}, 1)"])
+                if group not in UNORDERED:
+                    self.compared[f"c{number}"] = f"CAST({more} AS {kind})"
+                    self.compared[f"s{number}.x"] = f"CAST({more} AS {kind})"
+
+    def _add(self, name: str, kind: str, values: list[str]) -> None:
+        self.types[name] = kind
+        for row, value in zip(self.rows, [*values, "NULL", "NULL"], strict=False):
+            row[name] = f"CAST({value} AS {kind})"
+
+    @property
+    def declared(self) -> str:
+        return ", ".join(f"{name} {kind}" for name, kind in self.types.items())
+
+    @property
+    def query(self) -> str:
+        return " UNION ALL ".join(
+            f"SELECT {place} AS row, " + ", ".join(f"{row[name]} AS {name}" for name in self.types)
+            for place, row in enumerate(self.rows)
+        )
+
+    def shown(self) -> list[str]:
+        """The columns as Python can hold them: it has no nanoseconds, and no keys of all kinds."""
+        found = []
+        for name, kind in self.types.items():
+            if kind.startswith("map"):
+                found.append(f"map_entries({name}) AS {name}")
+            elif kind.startswith("time("):
+                found.append(f"CAST({name} AS string) AS {name}")
+            else:
+                found.append(name)
+        return found
+
+    def conditions(self) -> list[str]:
+        return [
+            condition.format(column, value)
+            for column, value in self.compared.items()
+            for condition in ("{0} = {1}", "NOT ({0} >= {1})")
+        ]
+
+
+COLUMNS = Columns()
+
+
+def in_memory(spark: SparkSession) -> DataFrame:
+    """The same rows where Phalanx has no part in it."""
+    made = spark.sql(COLUMNS.query)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW all_types AS {COLUMNS.query}")
+    return made
+
+
+def differing(found: DataFrame, expected: DataFrame) -> dict[str, Any]:
+    """The columns of which the type or a value is another."""
+    wrong: dict[str, Any] = {}
+    for name in COLUMNS.types:
+        ours, theirs = found.schema[name].dataType, expected.schema[name].dataType
+        if ours.simpleString() != theirs.simpleString():
+            wrong[name] = (ours, theirs)
+    rows = [
+        frame.selectExpr("row", *COLUMNS.shown()).orderBy("row").collect()
+        for frame in (found, expected)
+    ]
+    for name in COLUMNS.types:
+        ours, theirs = ([plain(row[name]) for row in each] for each in rows)
+        if repr(ours) != repr(theirs):
+            wrong[name] = (ours, theirs)
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return lake_at(spark, str(tmp_path_factory.mktemp("types")))
+
+
+def test_every_type_is_kept_at_every_place(lake: Lake) -> None:
+    expected = in_memory(lake.spark)
+    lake.sql(f"CREATE TABLE lake.t (row int, {COLUMNS.declared})")
+    lake.sql("INSERT INTO lake.t SELECT * FROM all_types")
+    assert differing(lake.frame("SELECT * FROM lake.t"), expected) == {}
+    # A table that is made of it has the same types.
+    lake.sql("CREATE TABLE lake.copy TBLPROPERTIES (transaction='strong') AS SELECT * FROM lake.t")
+    copied = lake.frame("SELECT * FROM lake.copy").schema
+    assert copied.simpleString() == lake.frame("SELECT * FROM lake.t").schema.simpleString()
+    conditions = COLUMNS.conditions()
+
+    def counted(table: str) -> list[Any]:
+        counts = [f"SELECT {n}, count(*) FROM {table} WHERE {c}" for n, c in enumerate(conditions)]
+        return sorted(lake.sql(" UNION ALL ".join(counts)))
+
+    ours, theirs = counted("lake.t"), counted("all_types")
+    wrong = {conditions[n]: (a, b) for (n, a), (_, b) in zip(ours, theirs, strict=True) if a != b}
+    assert wrong == {}
+    assert sum(count for _, count in theirs) > len(conditions) / 2
+
+
+@pytest.mark.executors
+@pytest.mark.bare
+def test_a_path_keeps_every_type_too(spark: SparkSession, uri: str) -> None:
+    expected = spark.sql(COLUMNS.query)
+    expected.write.format("phalanx").mode("append").option("partition_by", "row").save(uri)
+    assert differing(spark.read.format("phalanx").load(uri), expected) == {}
