@@ -198,6 +198,11 @@ def _nanoseconds(where: str, table: pa.Table) -> bool:
     return False
 
 
+def _fine_moments(where: str, table: pa.Table) -> bool:
+    """DuckDB's TIMESTAMP has microseconds; here the constant keeps its nanoseconds."""
+    return re.search(r"TIMESTAMP '[^']*\.\d{7,}'", where) is not None
+
+
 def _single_floats(where: str, table: pa.Table) -> bool:
     """A number beside float32 is compared as float64, as in PostgreSQL and Spark; not in DuckDB."""
     singles = [f.name for f in table.schema if pt.is_float32(f.type)]
@@ -223,6 +228,7 @@ DIFFERENCES: tuple[Callable[[str, pa.Table], bool], ...] = (
     _zones,
     _negative_nan,
     _nanoseconds,
+    _fine_moments,
     _single_floats,
     _far_moments,
 )

@@ -409,13 +409,17 @@ def evaluate_each(
         selected = frame.select(
             *(frame.parse_sql_expr(sql).alias(f"{_VALUE}{n}") for n, sql in enumerate(sqls))
         )
-        table = pa.Table.from_batches(selected.collect(), selected.schema())
+        kinds = [field.type for field in selected.schema()]
+        batches = selected.collect()
     except _STOPPED:
         raise
     except BaseException as error:
         raise BadExpression(sentence(error)) from None
     return [
-        pa.concat_arrays(c.chunks) if c.num_chunks else pa.array([], c.type) for c in table.columns
+        pa.concat_arrays([batch.column(place) for batch in batches])
+        if batches
+        else pa.array([], kind)
+        for place, kind in enumerate(kinds)
     ]
 
 

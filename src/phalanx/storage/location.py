@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from phalanx.model.locations import SCHEME, resolved
 
 # A scheme without its two slashes, and the store of which every process has its own.
 _ODD_SCHEME = re.compile(r"memory://|(?:file|s3|gs|az|abfss?|https?):(?!//)", re.IGNORECASE)
+
+_first_use = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,13 @@ def new_cache() -> Any:
     return lance.Session()  # type: ignore[attr-defined]
 
 
-@functools.lru_cache(maxsize=1)
 def session() -> Any:
     """The cache of Lance metadata that all leaves in this process share: no path is used twice."""
+    # Two threads that come first must not make two.
+    with _first_use:
+        return _shared_cache()
+
+
+@functools.lru_cache(maxsize=1)
+def _shared_cache() -> Any:
     return new_cache()
