@@ -158,6 +158,9 @@ def type_of(node: Node, schema: pa.Schema) -> pa.DataType:
     """The type that DataFusion gives an expression."""
     if isinstance(node, Column) and len(node.path) == 1:
         return schema.field(node.path[0]).type
+    if any(isinstance(part, Case) for part in walk(node)):
+        # Without its coercions DataFusion gives the type of the first value.
+        return evaluate(bind_node(node, schema).node, _no_rows(schema), 0).type
     rest, lifted = _lifted(node, schema)
     extended = _with_lifted(schema, lifted)
     expression = _parse(to_sql(rest), extended, True)[0]
