@@ -54,14 +54,8 @@ def by_datafusion(table: pa.Table, where: str) -> pa.Array | None:
 
 def by_duckdb(table: pa.Table, where: str) -> pa.Array | None:
     """TRUE, FALSE or NULL for each row, as DuckDB says; None where it has no such type or value."""
-    columns = {}
-    for name in table.column_names:
-        if f'"{name}"' in where or re.search(rf"\b{re.escape(name)}\b", where):
-            columns[name] = _for_duckdb(table.column(name))
-    if not columns or any(column is None for column in columns.values()):
-        columns |= {"any": pa.chunked_array([pa.array(range(table.num_rows))])}
-        if None in columns.values():
-            return None
+    known = {name: _for_duckdb(table.column(name)) for name in table.column_names}
+    columns = {name: column for name, column in known.items() if column is not None}
     text = in_duckdb(where)
     if text is None:
         return None
@@ -72,6 +66,9 @@ def by_duckdb(table: pa.Table, where: str) -> pa.Array | None:
         asked = connection.execute(f'SELECT ({text})::BOOLEAN FROM rows ORDER BY "row number"')
         found = [value for (value,) in asked.fetchall()]
     except (duckdb.ConversionException, duckdb.OutOfRangeException):
+        return None
+    except (duckdb.ParserException, duckdb.BinderException):
+        # Another keyword, function or type: DataFusion refuses it, too, if it is no SQL at all.
         return None
     finally:
         connection.unregister("rows")
@@ -198,6 +195,11 @@ def _nanoseconds(where: str, table: pa.Table) -> bool:
     return False
 
 
+def _fine_moments(where: str, table: pa.Table) -> bool:
+    """DuckDB's TIMESTAMP has microseconds; here the constant keeps its nanoseconds."""
+    return re.search(r"TIMESTAMP '[^']*\.\d{7,}'", where) is not None
+
+
 def _single_floats(where: str, table: pa.Table) -> bool:
     """A number beside float32 is compared as float64, as in PostgreSQL and Spark; not in DuckDB."""
     singles = [f.name for f in table.schema if pt.is_float32(f.type)]
@@ -223,6 +225,7 @@ DIFFERENCES: tuple[Callable[[str, pa.Table], bool], ...] = (
     _zones,
     _negative_nan,
     _nanoseconds,
+    _fine_moments,
     _single_floats,
     _far_moments,
 )

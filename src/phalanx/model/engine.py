@@ -158,6 +158,9 @@ def type_of(node: Node, schema: pa.Schema) -> pa.DataType:
     """The type that DataFusion gives an expression."""
     if isinstance(node, Column) and len(node.path) == 1:
         return schema.field(node.path[0]).type
+    if any(isinstance(part, Case) for part in walk(node)):
+        # Without its coercions DataFusion gives the type of the first value.
+        return evaluate(bind_node(node, schema).node, _no_rows(schema), 0).type
     rest, lifted = _lifted(node, schema)
     extended = _with_lifted(schema, lifted)
     expression = _parse(to_sql(rest), extended, True)[0]
@@ -409,13 +412,17 @@ def evaluate_each(
         selected = frame.select(
             *(frame.parse_sql_expr(sql).alias(f"{_VALUE}{n}") for n, sql in enumerate(sqls))
         )
-        table = pa.Table.from_batches(selected.collect(), selected.schema())
+        kinds = [field.type for field in selected.schema()]
+        batches = selected.collect()
     except _STOPPED:
         raise
     except BaseException as error:
         raise BadExpression(sentence(error)) from None
     return [
-        pa.concat_arrays(c.chunks) if c.num_chunks else pa.array([], c.type) for c in table.columns
+        pa.concat_arrays([batch.column(place) for batch in batches])
+        if batches
+        else pa.array([], kind)
+        for place, kind in enumerate(kinds)
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ _MOST_RECORDS = 100_000
 lance.LanceOperation.RewrittenIndex.__init__.__defaults__ = ("", b"", 0)
 
 _WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#]*@")
+
+_first_use = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,13 @@ def new_cache() -> Any:
     return lance.Session()  # type: ignore[attr-defined]
 
 
-@functools.lru_cache(maxsize=1)
 def session() -> Any:
     """The cache of Lance metadata that all leaves in this process share: no path is used twice."""
+    # Two threads that come first must not make two.
+    with _first_use:
+        return _shared_cache()
+
+
+@functools.lru_cache(maxsize=1)
+def _shared_cache() -> Any:
     return new_cache()
