@@ -21,7 +21,7 @@ from phalanx.errors import CommitConflict, PartialWrite, SchemaMismatch
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 THREADS = 64
-STEPS = 15 if SOAK else 3
+STEPS = {"weak": 15, "strong": 6} if SOAK else {"weak": 3, "strong": 3}
 SCHEMA = pa.schema(
     [("owner", pa.int32()), ("id", pa.int64()), ("k", pa.int32()), ("v", pa.int64())]
 )
@@ -58,7 +58,7 @@ class Worker:
 
     def run(self) -> None:
         """Some steps, each followed by a look at the rows."""
-        for step in range(STEPS):
+        for step in range(STEPS[self.mode]):
             # Every operation is tried by some thread, whatever the numbers are.
             choice = (self.number + step * 17) % len(OPERATIONS)
             operation = OPERATIONS[choice]

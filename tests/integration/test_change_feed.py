@@ -41,10 +41,12 @@ def told(feed: phalanx.ChangeFeed, column: str = "n") -> list[tuple[str, int]]:
     return sorted((each["_change"], each[column]) for each in happened)
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> phalanx.Table:
+@pytest.fixture(params=["namespace", "expressions"])
+def table(tmp_path: Path, request: pytest.FixtureRequest) -> phalanx.Table:
     """Snapshot 2 has brought 1 to 4, and snapshot 3 has brought 5 and 6."""
-    made = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
+    made = phalanx.create(
+        tmp_path / "table", SCHEMA, ["k"], transaction="strong", layout=request.param
+    )
     made.append(rows(("a", 1), ("a", 2), ("b", 3), (None, 4)))
     made.append(rows(("a", 5), ("c", 6)))
     return made

@@ -333,3 +333,28 @@ def test_vacuum_in_weak_mode_keeps_what_rows_name(tmp_path: Path) -> None:
     assert data not in paths
     pin(table, "a")
     assert data in " ".join(table.vacuum(timedelta(0), dry_run=True).files["path"].to_pylist())
+
+
+@pytest.mark.parametrize("table", ["strong"], indirect=True)
+def test_changes_are_told_unless_others_change_what_is_read(table: phalanx.Table) -> None:
+    def told(first: int, last: int | None = None) -> list[tuple[str, int]]:
+        found = table.changes(first, last).to_arrow()
+        return sorted(zip(found["_change"].to_pylist(), found["n"].to_pylist(), strict=True))
+
+    newest = table.newest_snapshot
+    assert newest is not None
+    table.delete("n = 2")
+    assert told(newest - 1) == [("delete", 2), ("insert", 2)]
+    older = row_of(table, "a")["read_version"]
+    table.append(rows(("a", 9)))
+    pin(table, "a", read_version=older)
+    table.append(rows(("b", 10)))
+    assert seen(table) == [("a", 1), ("b", 1), ("b", 10), ("c", 1)]
+    assert told(newest - 1, newest + 1) == [("delete", 2), ("insert", 2)]
+    for first, last in ((newest, newest + 2), (newest + 2, None)):
+        with pytest.raises(PhalanxError, match="changed what is read of its table v1"):
+            table.changes(first, last)
+    # From where Phalanx has written that table again, it tells everything.
+    table.append(rows(("a", 11)))
+    table.append(rows(("a", 12)))
+    assert told(newest + 4) == [("insert", 12)]

@@ -300,3 +300,15 @@ def test_folders_have_no_place_for_a_declaration(root: str, store: Store) -> Non
     found = table.search("v", QUERY, 3, "tenant = 'b' AND id > 5", ["id"])
     assert found["tenant"].to_pylist() == ["b"] * 3
     assert table.search("body", "spear", 3, "tenant = 'b'").num_rows == 3
+
+
+def test_a_weak_rewrite_of_an_index_in_parts(root: str, store: Store) -> None:
+    """New rows become a part of their own; files of two parts are written as one."""
+    schema = pa.schema([("id", pa.int64())])
+    table = phalanx.create(root, schema, [], storage_options=store.storage_options)
+    table.append(pa.table({"id": list(range(600))}))
+    table.create_index("id", "BTREE")
+    table.append(pa.table({"id": list(range(10))}))
+    table.optimize_indexes()
+    assert table.rewrite(rewrite_all=True).files_after == 1
+    assert table.scan("id = 3").count_rows() == 2

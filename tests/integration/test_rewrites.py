@@ -379,3 +379,32 @@ def test_files_that_are_gone_before_they_are_read_are_planned_again(
     assert (done.groups, done.dropped, len(times)) == (1, (), 2)
     assert held(table) == Counter(("a", n) for n in range(20, 60))
     assert files_of(table) == {"a": 1}
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_weak_rewrite_beside_a_change_of_the_mode(
+    root: str, store: Store, monkeypatch: pytest.MonkeyPatch, indexed: bool
+) -> None:
+    """Its commit comes just after the table went to strong mode: no row is another, all goes on."""
+    table = made(root, store, "weak", keys="a")
+    if indexed:
+        table.create_index("n", "BTREE", min_rows=1)
+    other = phalanx.open(root, storage_options=store.storage_options)
+    expected, fits = held(table), compacting.unchanged
+    times: list[int] = []
+
+    def slow(*arguments: Any) -> Any:
+        # After the last look at the mode.
+        if not times:
+            times.append(1)
+            other.set_mode("strong")
+        return fits(*arguments)
+
+    monkeypatch.setattr(compacting, "unchanged", slow)
+    table.rewrite(rewrite_all=True)
+    monkeypatch.undo()
+    assert held(table) == expected == on_main(table)
+    table.append(rows("a", 100))
+    assert held(table) == expected + Counter([("a", 100)]) == on_main(table)
+    table.set_mode("weak")
+    assert held(table) == expected + Counter([("a", 100)])

@@ -375,3 +375,27 @@ def _no_views(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "spark" in request.fixturenames:
         request.getfixturevalue("spark").catalog.dropTempView("events")
+
+
+def test_fields_inside_structs(spark: SparkSession, tmp_path: Path) -> None:
+    struct = pa.struct([("t", pa.int64()), ("u", pa.struct([("w", pa.string())]))])
+    schema = pa.schema([("id", pa.int64()), ("s", struct)])
+    table = phalanx.create(tmp_path / "t", schema, "bucket(2, id)")
+    given = [
+        {"id": 1, "s": {"t": 5, "u": {"w": "x"}}},
+        {"id": 2, "s": None},
+        {"id": 3, "s": {"t": None, "u": None}},
+    ]
+    table.append(pa.Table.from_pylist(given, schema))
+    frame = load(spark, table.uri, columns="s.t, id, s.u.w")
+    assert frame.columns == ["s.t", "id", "s.u.w"]
+    assert sorted(map(tuple, frame.collect()), key=lambda each: each[1]) == [
+        (5, 1, "x"),
+        (None, 2, None),
+        (None, 3, None),
+    ]
+    assert [tuple(each) for each in frame.where("`s.t` = 5").select("`s.u.w`").collect()] == [
+        ("x",)
+    ]
+    whole = load(spark, table.uri)
+    assert [each[0] for each in whole.where("s.t = 5").select("s.u.w").collect()] == ["x"]

@@ -293,7 +293,10 @@ class Translator:
 
     def _column(self, tree: Tree) -> Column | None:
         path = tree.get("column")
-        return None if path is None else Column(tuple(path))
+        if path is None:
+            return None
+        # A field that was chosen by its path is a column of that name for Spark.
+        return Column(tuple(part for name in path for part in name.split(".")))
 
     def _is_collated(self, tree: Tree) -> bool:
         """Whether a column is in it whose texts Spark compares otherwise than byte by byte."""

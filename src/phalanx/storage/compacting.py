@@ -92,22 +92,23 @@ def _replace(
 
 def commit(
     location: Location, results: Sequence[Compacted], check: Callable[[], None], mark: str | None
-) -> list[Compacted]:
+) -> tuple[list[Compacted], int | None]:
     """Put the new files in the place of the old ones on the leaf's main branch, in one commit.
 
-    Returns what was committed: where another writer has removed rows meanwhile, the rows stay in
-    the old files.
+    Returns what was committed, and as which version: where another writer has removed rows
+    meanwhile, the rows stay in the old files.
     """
 
-    def attempt() -> list[Compacted]:
+    def attempt() -> tuple[list[Compacted], int | None]:
         check()
         dataset = location.open_leaf()
         left = unchanged(dataset, results)
         if left and (not dataset.has_index or _is_torn(dataset, left)):
-            _replace(location, dataset, left, commit_message=mark)
+            dataset = _replace(location, dataset, left, commit_message=mark)
         elif left:
+            # It moves the dataset to the version that it makes, which carries no mark.
             Compaction.commit(dataset, [each.result for each in left])
-        return left
+        return left, int(dataset.version) if left else None
 
     return until_won(attempt)
 

@@ -20,17 +20,19 @@ from phalanx.planning.splits import packed, split_size
 from phalanx.storage import compacting
 from phalanx.storage.compacting import Compacted
 from phalanx.storage.failures import told
+from phalanx.storage.late_commits import went_strong
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
+from phalanx.storage.publishing import publish
 from phalanx.storage.writing import named
 from phalanx.table.inspection import bytes_of
 from phalanx.table.overtaken import Overtaken
 from phalanx.table.rewrite_files import FileLeaf, PlannedFiles, planned
 from phalanx.table.staged import StagedChanges
 from phalanx.table.staged_leaf import LeafRewrite
-from phalanx.table.strong import Start
+from phalanx.table.strong import Start, complete
 from phalanx.table.work import collected
 
 # Iceberg's number of commits, where progress is kept.
@@ -379,11 +381,21 @@ def _commit_leaves(
     def commit(each: tuple[FileLeaf, list[RewriteGroup]]) -> dict[int, Compacted]:
         leaf, mine = each
         results = [ran[group.id] for group in mine if group.id in ran]
-        return _kept(mine, ran, compacting.commit(leaf.location, results, check, mark))
+        left, version = compacting.commit(leaf.location, results, check, mark)
+        if version is not None:
+            made[leaf.object_id] = version
+        return _kept(mine, ran, left)
 
+    made: dict[str, int] = {}
     done: dict[int, Compacted] = {}
     for each in in_parallel(commit, files.by_leaf(groups)):
         done |= each
+    now = manifest.latest()
+    if isinstance(manifest, Manifest) and isinstance(now, Manifest) and went_strong(manifest, now):
+        # What came too late for the first snapshot must not be taken for a stranger's.
+        now = complete(now)
+        if now.properties.mode == "strong":
+            publish(now, made, made)
     return done
 
 
