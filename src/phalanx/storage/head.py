@@ -44,7 +44,13 @@ from phalanx.storage.history_rows import (
 )
 from phalanx.storage.manifest import HEAD, Manifest
 from phalanx.storage.manifest_changes import change, completed, upsert
-from phalanx.storage.manifest_columns import PIN_COLUMNS, READ_BRANCH, READ_TAG, READ_VERSION
+from phalanx.storage.manifest_columns import (
+    PIN_COLUMNS,
+    READ_BRANCH,
+    READ_TAG,
+    READ_VERSION,
+    plain,
+)
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.naming import SEPARATOR
 from phalanx.storage.pins import branch_of, is_pinned
@@ -285,7 +291,7 @@ def _table_rows(
         # Namespaces that several partitions share may be there already.
         there = manifest.rows_of(new.column("object_id").to_pylist()).column("object_id")
         made = new.filter(pc.invert(pc.is_in(new.column("object_id"), there)))
-        rows = pa.concat_tables([rows, completed(manifest, made)])
+        rows = pa.concat_tables([rows, plain(completed(manifest, made), manifest.root)])
     versions = {leaf.object_id: leaf.version for leaf in leaves}
     listed = [versions.get(name) for name in rows.column("object_id").to_pylist()]
     place = rows.column_names.index(READ_VERSION)
@@ -295,7 +301,7 @@ def _table_rows(
 
 def _listed(manifest: Manifest, leaves: pa.Table) -> pa.Table:
     """The rows that list these leaves."""
-    rows = completed(manifest, manifest.rows_of_leaves(leaves))
+    rows = plain(completed(manifest, manifest.rows_of_leaves(leaves)), manifest.root)
     if Counter(rows.column("object_id").to_pylist()) != Counter(
         leaves.column(OBJECT_ID).to_pylist()
     ):

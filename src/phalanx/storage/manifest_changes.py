@@ -15,6 +15,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from phalanx.errors import CommitConflict
 from phalanx.model.spec import PartitionField
@@ -138,21 +139,54 @@ def pin_columns(properties: Properties) -> tuple[pa.Field, ...]:
     return PIN_COLUMNS if properties.is_drafted else PIN_COLUMNS[:1]
 
 
-def add_own_columns(manifest: Manifest) -> None:
-    """Add the columns that strong mode needs, and another writer has left out."""
-    present = set(manifest.dataset.schema.names)
-    wanted = [*pin_columns(manifest.properties), pa.field(METADATA, TYPES[METADATA])]
-    fields = [field for spec in manifest.properties.specs.values() for field in spec.fields]
-    wanted += {field.column: column_of(field) for field in fields}.values()
-    if missing := [each for each in wanted if each.name not in present]:
-        _writable(manifest).add_columns(missing)
+def fit_columns(manifest: Manifest) -> None:
+    """Give the manifest the columns that a write needs, and another writer has left out or made
+    too narrow.
+    """
+    stored = {column.name: column.type for column in manifest.dataset.schema}
+    unfit = _unfit_columns(manifest)
+    dataset = _writable(manifest)
+    if missing := [each for each in unfit if each.name not in stored]:
+        dataset.add_columns(missing)
         reach(Step.COLUMNS_CHANGED)
+    for field in unfit:
+        if field.name in stored:
+            change: Any = {"path": field.name, "data_type": field.type}
+            dataset.alter_columns(change)
+            reach(Step.COLUMNS_CHANGED)
 
 
-def lacks_columns(manifest: Manifest) -> bool:
-    """Whether another writer has left out columns that partitions of the newest spec need."""
-    present = set(manifest.dataset.schema.names)
-    return any(field.column not in present for field in manifest.properties.spec.fields)
+def has_fit_columns(manifest: Manifest) -> bool:
+    """Whether a write can go on with the columns that are there."""
+    return not _unfit_columns(manifest)
+
+
+def _unfit_columns(manifest: Manifest) -> list[pa.Field]:
+    """The columns that are not there, or cannot hold all numbers that they may have to."""
+    properties = manifest.properties
+    fields = [field for spec in properties.specs.values() for field in spec.fields]
+    wanted = {field.column: column_of(field) for field in fields}
+    if properties.mode == "strong":
+        strong = [*pin_columns(properties), pa.field(METADATA, TYPES[METADATA])]
+        wanted |= {field.name: field for field in strong}
+    stored = {column.name: column.type for column in manifest.dataset.schema}
+    return [
+        field
+        for name, field in wanted.items()
+        if name not in stored or not _holds(stored[name], field.type)
+    ]
+
+
+def _holds(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column of integers has room for those of another type.
+
+    A promotion that was cut off has made a column wider than its field is yet: it stays so.
+    """
+    if not (pt.is_integer(stored) and pt.is_integer(wanted)):
+        return True
+    if pt.is_signed_integer(stored) == pt.is_signed_integer(wanted):
+        return bool(stored.bit_width >= wanted.bit_width)
+    return bool(pt.is_signed_integer(stored) and stored.bit_width > wanted.bit_width)
 
 
 def drop_columns(manifest: Manifest, names: list[str]) -> None:

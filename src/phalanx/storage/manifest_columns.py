@@ -83,6 +83,13 @@ def check_tables(rows: pa.Table, root: object) -> None:
     Both would be read and written as one of the two.
     """
     names, locations = rows.column("object_id"), rows.column("location")
+    if names.null_count:
+        place = pc.index(names.is_null(), True).as_py()
+        raise InvalidManifest(
+            f"The manifest of {root} lists a table without an object id, at "
+            f"{locations[place].as_py()!r}: expected the path of its namespaces, such as "
+            "v1$<partition>$dataset. Set the id, or remove the row."
+        )
     if locations.null_count:
         place = pc.index(locations.is_null(), True).as_py()
         raise InvalidManifest(

@@ -28,7 +28,7 @@ from phalanx.storage.leaf import Change, Deletion, Done
 from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import add_own_columns, insert, lacks_columns
+from phalanx.storage.manifest_changes import fit_columns, has_fit_columns, insert
 from phalanx.storage.new_leaves import NewLeaves, created_once
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel, outcomes
 from phalanx.storage.partition_rows import new_partitions
@@ -107,8 +107,8 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Man
         missing = current.missing(keys)
         if not missing.num_rows:
             return current
-        if lacks_columns(current):
-            add_own_columns(current)
+        if not has_fit_columns(current):
+            fit_columns(current)
             current = current.latest()
         rows = new_partitions(current, missing, lambda leaf: made.get(leaf) or new.directory(leaf))
         fresh = [

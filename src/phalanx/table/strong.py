@@ -18,7 +18,7 @@ from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import add_own_columns, change_properties
+from phalanx.storage.manifest_changes import change_properties, fit_columns
 from phalanx.storage.manifest_paths import check_detachable
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.partition_rows import spec_namespace_row
@@ -118,7 +118,7 @@ def complete(manifest: Manifest, operation: str | None = None) -> Manifest:
         if found is not None and properties.pending == _LEAVING:
             return _left(latest, found)
         if found is None:
-            add_own_columns(latest)
+            fit_columns(latest)
             latest = latest.latest()
         changed[:] = _brought_in_line(latest, found)
         head.commit(
