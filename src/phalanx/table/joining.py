@@ -104,7 +104,7 @@ class JoinReader:
         """What is noted of a column where it comes from; of a key only what both sides say."""
         sides = ((self.left, column.left), (self.right, column.right))
         noted = [
-            plain_schema(side.schema).field(name).metadata
+            chosen_schema(side.schema, (name,)).field(0).metadata
             for side, name in sides
             if name is not None
         ]
