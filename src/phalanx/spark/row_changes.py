@@ -1,26 +1,28 @@
 """UPDATE, MERGE and DELETE of single rows by Spark: tasks tell what happens to each row.
 
-The classes in Java begin a job, which travels in an option: the scan reads the state of the table
-that it began with, and the write changes that state.
+The classes in Java begin a job and pass its facts in an option, as JSON: the scan reads the state of
+the table that it began with, and the write changes that state. Where the table is the other options
+say, which are the catalog's; what the JSON claims is checked like any text of a user.
 """
 
 from __future__ import annotations
 
-import base64
 import functools
-import pickle
+import json
 import sys
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from phalanx.errors import PhalanxError
 from phalanx.model.predicate import Predicate
 from phalanx.model.rows import check_fits
 from phalanx.spark.failures import told_in_one_line
+from phalanx.spark.options import Options
 from phalanx.spark.types import arrow_schema
 from phalanx.spark.workers import settle
 from phalanx.spark.writing import has_many_small_files
@@ -39,16 +41,29 @@ OPTION = "row_changes"
 
 def options_of(job: RowJob) -> dict[str, str]:
     """The option by which a scan and a write know the job that they are part of."""
-    return {OPTION: base64.b85encode(zlib.compress(pickle.dumps(job), 1)).decode()}
+    facts = {
+        "id": job.job.id,
+        "version": job.job.version,
+        "began": job.job.began.isoformat(),
+        "operation": job.job.operation,
+    }
+    return {OPTION: json.dumps(facts)}
 
 
-def job_of(options: Mapping[str, str]) -> RowJob | None:
-    """The job that a scan or a write is part of; None if it is a plain one."""
-    told = options.get(OPTION)
-    if told is None:
-        return None
-    job: RowJob = pickle.loads(zlib.decompress(base64.b85decode(told)))
-    return job
+def job_of(options: Options) -> RowJob:
+    """The job that a scan or a write is part of, on the table that the options name."""
+    text = options.text(OPTION)
+    assert text is not None
+    try:
+        match json.loads(text):
+            case {"id": str(id), "version": int(version), "began": str(began), "operation": str(do)}:
+                return RowJob.resume(options.location, id, version, datetime.fromisoformat(began), do)
+    except (ValueError, RecursionError):
+        pass
+    raise PhalanxError(
+        f"Cannot {options.doing} with the option {OPTION!r}: Spark's UPDATE, MERGE and DELETE pass a "
+        "change of rows by it, and this is none. Leave it out."
+    )
 
 
 @dataclass(slots=True)

@@ -8,8 +8,10 @@ told to the driver, which takes them out of their leaves in the same commit.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,7 @@ from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
 from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.reading import ROW_ADDRESS, ROW_ID, ROW_LEAF
 from phalanx.storage.writing import Footprint
@@ -31,6 +34,8 @@ from phalanx.table.row_ids import ReplacedByIds, RowIds, removals
 OPERATION = "_phalanx_operation"
 DELETE, UPDATE, INSERT = 1, 2, 3
 _NONE = MergeCounts()
+# What `WriteJob.begin` makes; leaves of new partitions are named by it.
+_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,22 @@ class RowJob:
         if version is not None and job.mode == "strong" and with_head(table, version) is not None:
             job = replace(job, version=version)
         return cls(job)
+
+    @classmethod
+    def resume(
+        cls, root: Location, id: str, version: int, began: datetime, operation: str
+    ) -> RowJob:
+        """The job that another process has begun, by its facts; a `ValueError` if none has them.
+
+        Whether the table is in strong mode its manifest says.
+        """
+        if not _ID.fullmatch(id) or version < 1 or began.tzinfo is None:
+            raise ValueError(f"No job has the id {id!r}, the version {version} and began {began}.")
+        if operation not in ROW_CHANGES:
+            raise ValueError(f"No change of rows is called {operation!r}.")
+        job = WriteJob(id, root, version, "weak", began, operation, "true", None, None)
+        with told(f"go on with a change of {root}"):
+            return cls(replace(job, mode=job.manifest.properties.mode))
 
     @property
     def manifest(self) -> Manifest:

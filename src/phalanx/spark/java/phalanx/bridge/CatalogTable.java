@@ -76,6 +76,7 @@ class CatalogTable implements SupportsRead {
 
     /** The options of a query, and where the table is. */
     final Map<String, String> options(CaseInsensitiveStringMap given) {
+        tables.check(name, given);
         Map<String, String> options = new HashMap<>(given.asCaseSensitiveMap());
         // Spark has loaded the table as of then.
         options.keySet().removeIf(key -> key.toLowerCase().matches("(version|timestamp)asof"));

@@ -17,6 +17,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * which of them go, and which come. Both are of the same state of the table.
  */
 final class RowChanges implements SupportsDelta {
+    static final String OPTION = "row_changes";
+
     private final RowLevelTable table;
     private final Command command;
     private Map<String, String> begun;
@@ -63,6 +65,7 @@ final class RowChanges implements SupportsDelta {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+        table.tables.check(table.name(), given);
         return table.scanBuilder(options(given), this);
     }
 

@@ -118,7 +118,7 @@ final class TableScan extends PythonScan
         return last;
     }
 
-    private static int batchRows() {
+    static int batchRows() {
         int rows = SQLConf.get().arrowMaxRecordsPerBatch();
         return rows > 0 ? rows : Integer.MAX_VALUE;
     }

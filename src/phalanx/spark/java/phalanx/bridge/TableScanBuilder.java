@@ -50,7 +50,7 @@ final class TableScanBuilder extends ColumnScan.Builder
 
     private Question question() {
         if (question == null) {
-            question = new Question(source, schema, options);
+            question = new Question(source, schema, options, changes != null);
         }
         return question;
     }
