@@ -23,6 +23,7 @@ from phalanx.spark.row_changes import options_of
 from phalanx.storage import table_folders
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
+from phalanx.table import operations
 from phalanx.table.opening import open
 from phalanx.table.row_jobs import RowJob
 from phalanx.table.table import Table
@@ -64,7 +65,8 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
                 return {"where": _where(open_at(question), question)}
             case "delete":
                 table = open_at(question)
-                return {"deleted": table.delete(_where(table, question))}
+                where = _where(table, question)
+                return {"deleted": operations.delete(*table._statements(), where, in_turn=True)}
             case "can_delete":
                 return {"can": _can_delete(open_at(question), question)}
             case "begin_changes":

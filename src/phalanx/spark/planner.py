@@ -29,6 +29,7 @@ from phalanx.model.predicate import all_of
 from phalanx.model.rendering import summary
 from phalanx.spark import catalog
 from phalanx.spark.answers import answer
+from phalanx.spark.footprints import looked
 from phalanx.spark.known_tables import KnownTables
 from phalanx.spark.options import READ, ROW_CHANGES, Options
 from phalanx.spark.partitioning import (
@@ -40,7 +41,7 @@ from phalanx.spark.partitioning import (
 )
 from phalanx.spark.queries import Query
 from phalanx.spark.reading import ScanPartition, TaskReader, check_schema
-from phalanx.spark.row_changes import RowsLooked, job_of
+from phalanx.spark.row_changes import job_of
 from phalanx.spark.source import PhalanxSource
 from phalanx.spark.work_source import WorkReader
 from phalanx.storage.reading import ROW_ID
@@ -66,13 +67,12 @@ class Planner:
         query = self._query(question)
         match question["ask"]:
             case "conditions":
-                found = query.conditions(question["conditions"])
-                return {"exact": [condition.exact for condition in found]}
+                conditions = query.conditions(question["conditions"])
+                return {"exact": [condition.exact for condition in conditions]}
             case "aggregate":
-                rows = answer(
-                    query.found(question["conditions"]), question["by"], question["functions"]
-                )
-                return {"rows": rows}
+                found = query.found(question["conditions"])
+                rows = answer(found, question["by"], question["functions"])
+                return {"rows": rows, "looked": looked(query.manifest, found.plan.predicate)}
             case "describe":
                 return _described(query, question)
             case "tasks":
@@ -85,7 +85,8 @@ class Planner:
             # A process of Spark's has made it, of nothing but texts.
             source = cloudpickle.loads(base64.b64decode(question["source"]))
             changes_rows = question["changes_rows"]
-            options = Options.of(source.options, READ | ROW_CHANGES if changes_rows else READ, "read")
+            known = READ | ROW_CHANGES if changes_rows else READ
+            options = Options.of(source.options, known, "read")
             _check_rows(options)
             # Rows that are to be changed are read as the change has found them.
             manifest = (
@@ -138,9 +139,9 @@ def _tasks(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
     check_schema(stored, query.schema.arrow, query.manifest.root.uri)
     found = query.found(question["conditions"])
     keys = keys_of(found.filled, question["columns"]) if question["keyed"] else []
-    looked = [found.plan.predicate]
+    conditions = [found.plan.predicate]
     for condition in query.conditions(question["runtime"]):
-        looked.append(condition.predicate)
+        conditions.append(condition.predicate)
         found = found.pruned(condition.predicate)
     if len(stored) < len(schema):
         found = found.identified()
@@ -160,7 +161,7 @@ def _tasks(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
         "tasks": [_pickled(ScanPartition(task.reading(columns))) for task in tasks],
         "keys": values,
         "partitions": read,
-        "looked": _pickled(RowsLooked(all_of(looked))),
+        "looked": looked(query.manifest, all_of(conditions)),
     }
 
 

@@ -17,6 +17,7 @@ from phalanx.model.rows import check_fits
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.spark.failures import told_in_one_line
+from phalanx.spark.footprints import readings
 from phalanx.spark.options import Options
 from phalanx.spark.types import arrow_schema
 from phalanx.spark.workers import settle
@@ -87,7 +88,7 @@ def committed(
     With `gather` the small files of a partition become one first.
     """
     files = [each.files for each in messages if isinstance(each, FilesWritten)]
-    return job.commit(gathered(job, files) if gather else files)
+    return job.commit(gathered(job, files) if gather else files, read=readings(job, messages))
 
 
 def report(job: WriteJob, done: Committed) -> None:

@@ -24,7 +24,7 @@ from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.reading import ROW_ADDRESS, ROW_ID, ROW_LEAF
-from phalanx.storage.writing import Footprint
+from phalanx.storage.writing import Reading
 from phalanx.table.job_files import TaskFiles
 from phalanx.table.jobs import ROW_CHANGES, Committed, WriteJob
 from phalanx.table.merging import MergeCounts
@@ -136,12 +136,12 @@ class RowJob:
 
     # ── on the driver ────────────────────────────────────────────────────────────────────────
 
-    def commit(self, tasks: Sequence[TaskChanges], looked: Footprint | None = None) -> ChangedRows:
+    def commit(self, tasks: Sequence[TaskChanges], read: Sequence[Reading] = ()) -> ChangedRows:
         """Make all changes visible: at once in strong mode, else partition by partition.
 
-        With `looked`, which tells the partitions that rows were looked for in, a change that
-        another job has made there meanwhile is a conflict, in strong mode: it may have brought
-        some. Without it only a change of the same files is.
+        A change that another writer has made meanwhile in what was `read` is a conflict in strong
+        mode: it may have brought rows that were looked for. Without it only a change of the same
+        files is.
         """
         counts = functools.reduce(_sum, (task.counts for task in tasks), _NONE)
         with told(f"commit to {self.job.root}"):
@@ -154,7 +154,7 @@ class RowJob:
             )
         counts = replace(counts, deleted=rows - counts.updated)
         writes = [each.write for each in gone]
-        done = self.job.commit([task.files for task in tasks], writes, looked)
+        done = self.job.commit([task.files for task in tasks], writes, read)
         if done.is_repeated:
             return ChangedRows(_NONE, done, is_repeated=True)
         return ChangedRows(counts, done)

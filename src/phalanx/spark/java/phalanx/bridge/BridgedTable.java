@@ -40,6 +40,6 @@ final class BridgedTable extends PythonTable {
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
         Tables.checkNotInternal(info.options());
-        return new RowWrite.Builder(source, info);
+        return new RowWrite.Builder(source, info, new Reads(null));
     }
 }

@@ -61,6 +61,11 @@ final class ColumnScan extends PythonScan {
         return super.toMicroBatchStream(checkpoint);
     }
 
+    /** Where the table is; null if none is read. */
+    String path() {
+        return options.get("path");
+    }
+
     /** Planned once, however often Spark asks. */
     @Override
     public synchronized Batch toBatch() {

@@ -22,7 +22,6 @@ final class RowChanges implements SupportsDelta {
     private final RowLevelTable table;
     private final Command command;
     private Map<String, String> begun;
-    private TableScan scan;
 
     RowChanges(RowLevelTable table, Command command) {
         this.table = table;
@@ -78,14 +77,5 @@ final class RowChanges implements SupportsDelta {
                 return new RowChangeWrite(RowChanges.this, info, options);
             }
         };
-    }
-
-    void scannedBy(TableScan made) {
-        scan = made;
-    }
-
-    /** What tells Python where rows were looked for; null if it need not know. */
-    byte[] looked() {
-        return command == Command.MERGE && scan != null ? scan.looked() : null;
     }
 }
