@@ -102,7 +102,7 @@ class RowJob:
 
         Whether the table is in strong mode its manifest says.
         """
-        if not _ID.fullmatch(id) or version < 1 or began.tzinfo is None:
+        if not _ID.fullmatch(id) or not 0 < version < 1 << 63 or began.tzinfo is None:
             raise ValueError(f"No job has the id {id!r}, the version {version} and began {began}.")
         if operation not in ROW_CHANGES:
             raise ValueError(f"No change of rows is called {operation!r}.")

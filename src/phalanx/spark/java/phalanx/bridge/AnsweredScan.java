@@ -17,11 +17,12 @@ final class AnsweredScan implements LocalScan, SupportsReportStatistics, Reads.L
     private final InternalRow[] rows;
     private final byte[] looked;
 
-    AnsweredScan(StructType columns, JsonNode answer) {
+    AnsweredScan(StructType columns, JsonNode answer, boolean isOfThePast) {
         JsonNode texts = answer.get("rows");
         this.columns = columns;
         JsonNode told = answer.get("looked");
-        this.looked = told.isNull() ? null : Base64.getDecoder().decode(told.asText());
+        boolean isNothing = isOfThePast || told.isNull();
+        this.looked = isNothing ? null : Base64.getDecoder().decode(told.asText());
         this.rows = new InternalRow[texts.size()];
         for (int i = 0; i < rows.length; i++) {
             rows[i] = Values.row(texts.get(i), columns);

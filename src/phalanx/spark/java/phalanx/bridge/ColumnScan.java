@@ -61,9 +61,11 @@ final class ColumnScan extends PythonScan {
         return super.toMicroBatchStream(checkpoint);
     }
 
-    /** Where the table is; null if none is read. */
+    /** Where the table is whose newest state is read; null if none is. */
     String path() {
-        return options.get("path");
+        boolean isOfThePast =
+                options.containsKey("snapshot") || options.containsKey("to_snapshot");
+        return isOfThePast ? null : options.get("path");
     }
 
     /** Planned once, however often Spark asks. */

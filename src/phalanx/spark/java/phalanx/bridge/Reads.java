@@ -6,6 +6,7 @@ import java.util.Base64;
 import java.util.Collection;
 import java.util.List;
 import org.apache.spark.sql.catalyst.plans.logical.AppendData;
+import org.apache.spark.sql.catalyst.plans.logical.InsertOnlyMerge;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
 import org.apache.spark.sql.catalyst.plans.logical.OverwritePartitionsDynamic;
@@ -135,9 +136,11 @@ final class Reads {
     static final class Finding extends SparkStrategy {
         @Override
         public Seq<SparkPlan> apply(LogicalPlan plan) {
-            if (plan instanceof V2WriteCommand command
-                    && write(command).orNull(null) instanceof Reader reader) {
-                reader.reads().find(command.query());
+            if (plan instanceof V2WriteCommand command) {
+                Option<? extends Write> write = write(command);
+                if (write.isDefined() && write.get() instanceof Reader reader) {
+                    reader.reads().find(command.query());
+                }
             }
             @SuppressWarnings("unchecked")
             Seq<SparkPlan> none = (Seq<SparkPlan>) (Seq<?>) Nil$.MODULE$;
@@ -147,6 +150,9 @@ final class Reads {
         private static Option<? extends Write> write(V2WriteCommand command) {
             if (command instanceof AppendData append) {
                 return append.write();
+            }
+            if (command instanceof InsertOnlyMerge merge) {
+                return merge.write();
             }
             if (command instanceof WriteDelta delta) {
                 return delta.write();

@@ -266,7 +266,7 @@ final class TableScan extends PythonScan
     public Collection<byte[]> looked() {
         List<byte[]> found = new ArrayList<>();
         for (TableBatch batch : batches) {
-            if (batch.isRead()) {
+            if (batch.isRead() && !hints.isOfThePast(options)) {
                 found.add(batch.looked());
             }
         }

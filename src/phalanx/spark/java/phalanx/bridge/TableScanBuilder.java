@@ -145,7 +145,9 @@ final class TableScanBuilder extends ColumnScan.Builder
                         .with("functions", functions)
                         .ask("aggregate");
         StructType output = new StructType(columns.toArray(new StructField[0]));
-        return answer.get("rows").isNull() ? null : new AnsweredScan(output, answer);
+        return answer.get("rows").isNull()
+                ? null
+                : new AnsweredScan(output, answer, hints.isOfThePast(options));
     }
 
     @Override
