@@ -184,8 +184,7 @@ OF_ITSELF = {
         ],
     ),
     "overwrite by a count": Statement(
-        "INSERT OVERWRITE lake.t PARTITION (k = 'c') SELECT id, n FROM "
-        "(SELECT count(id + 0 * n) AS id, 0L AS n FROM lake.t)",
+        "INSERT INTO lake.t REPLACE WHERE k = 'c' SELECT count(id + 0 * n), 'c', 0L FROM lake.t",
         lambda rows: [row for row in rows if row[1] != "c"] + [(len(rows), "c", 0)],
     ),
 }
