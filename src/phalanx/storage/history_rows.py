@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,19 +151,6 @@ def entries_of(manifest: Manifest, object_id: str, after: int = 0) -> list[Entry
         if number.isdecimal() and int(number) > after:
             found.append(Entry(int(number), version, facts.get("operation", ""), facts.get("main")))
     return sorted(found, key=lambda entry: entry.snapshot)
-
-
-def operations_since(manifest: Manifest, names: Collection[str], after: int) -> dict[str, set[str]]:
-    """What the snapshots after one did to each of some leaves."""
-    found: dict[str, set[str]] = {name: set() for name in names}
-    if not found:
-        return found
-    rows = _version_rows(manifest)
-    for name, number, _, metadata in zip(*(each.to_pylist() for each in rows.columns), strict=True):
-        if name in found and number > after:
-            operation = json.loads(metadata or "{}").get("operation", "")
-            found[name].update(str(operation).split("+"))
-    return found
 
 
 def leaves_changed(manifest: Manifest, snapshots: range) -> list[str]:

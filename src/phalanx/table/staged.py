@@ -23,7 +23,6 @@ from phalanx.storage.history_rows import (
     changes_between,
     committed_marker,
     entries_of,
-    operations_since,
 )
 from phalanx.storage.leaf_listing import Leaves
 from phalanx.storage.location import Location
@@ -52,8 +51,6 @@ from phalanx.table.strong import Start
 
 # What leaves rows as they are, unless it takes them away.
 _NO_REPLACEMENT = frozenset({"append", "delete", "index", DROP})
-# What reads no row to decide what it does, or leaves all rows as they are.
-_BLIND = frozenset({"append", "index", "rewrite"})
 
 
 class StagedChanges:
@@ -349,9 +346,18 @@ class StagedChanges:
             base, since = found
             before, now = reading.footprint(base), reading.footprint(latest)
             changed = {name for name, _ in before.items() ^ now.items()}
-            for name, operations in operations_since(latest, changed, since.sequence).items():
-                if not operations or operations - _BLIND:
-                    raise changed_since(latest, {name}, since, "and this one has read it")
+            if changed := changed - self._grown(latest, since):
+                raise changed_since(latest, changed, since, "and this one has read it")
+
+    def _grown(self, latest: Manifest, since: Head) -> set[str]:
+        """The leaves to which later snapshots have at most added rows, without reading any."""
+        newest = head_of(latest)
+        assert newest is not None
+        told: dict[str, bool] = {}
+        for each in changes_between(latest, since.sequence, newest.sequence):
+            is_blind = not each.entry.changes_rows or each.entry.operation == "append"
+            told[each.object_id] = told.get(each.object_id, True) and is_blind
+        return {name for name, is_blind in told.items() if is_blind}
 
     def _on_top_of(self, latest: Manifest) -> tuple[list[LeafVersion], pa.Table | None]:
         """The staged versions on top of a manifest, and the rows of the partitions it lacks."""

@@ -64,7 +64,7 @@ final class Reads {
         return all.toArray(new WriterCommitMessage[0]);
     }
 
-    private List<byte[]> looked() {
+    private synchronized List<byte[]> looked() {
         List<byte[]> found = new ArrayList<>();
         if (scans == null) {
             addEverything(found);
@@ -98,8 +98,9 @@ final class Reads {
 
     // ── the plan ─────────────────────────────────────────────────────────────────────────────
 
-    private void find(LogicalPlan query) {
-        List<Scan> found = new ArrayList<>();
+    /** Adds the scans of a plan: what was planned anew no longer shows those that ran already. */
+    private synchronized void find(LogicalPlan query) {
+        List<Scan> found = scans == null ? new ArrayList<>() : scans;
         query.foreachWithSubqueries(
                 new AbstractFunction1<>() {
                     @Override
