@@ -86,14 +86,24 @@ final class Reads {
         }
     }
 
-    /** Whether a path may be another way to write that of the table: it ends in the same folder. */
+    /** Whether a path is the table's, or may be: of one that is not written in full, by its end. */
     private boolean isOfTable(String path) {
-        return table != null && path != null && folder(path).equals(folder(table.path()));
+        if (table == null || path == null) {
+            return false;
+        }
+        String one = plain(path);
+        String other = plain(table.path());
+        boolean isWhole = one.matches("(/|\\w+:).*") && !(one + "/").contains("/../");
+        return isWhole ? one.equals(other) : folder(one).equals(folder(other));
+    }
+
+    private static String plain(String path) {
+        String local = path.replaceFirst("^file:/*(?=/)", "");
+        return local.replaceAll("/(\\./|/)+", "/").replaceFirst("(?<=.)/$", "");
     }
 
     private static String folder(String path) {
-        String[] parts = path.split("[/\\\\]+");
-        return parts.length == 0 ? "" : parts[parts.length - 1];
+        return path.substring(path.lastIndexOf('/') + 1);
     }
 
     // ── the plan ─────────────────────────────────────────────────────────────────────────────
