@@ -177,6 +177,9 @@ OF_ITSELF = {
         "DELETE FROM lake.t WHERE id = (SELECT max(id + 0 * n) FROM lake.t)",
         lambda rows: [row for row in rows if row[0] != max(each[0] for each in rows)],
     ),
+    "delete by values": Statement(
+        "DELETE FROM lake.t WHERE n > 3", lambda rows: [row for row in rows if row[2] <= 3]
+    ),
     "move what is small": Statement(
         "UPDATE lake.t SET k = 'z' WHERE n < (SELECT avg(n) FROM lake.t)",
         lambda rows: [
