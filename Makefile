@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
-SPARK_SOAK := $(addprefix tests/spark/test_,random_joins.py random_sql.py random_changes.py executors.py)
+SPARK_SOAK := $(addprefix tests/spark/test_,random_joins.py random_sql.py random_changes.py statement_races.py executors.py)
 
 export PYTHON
 

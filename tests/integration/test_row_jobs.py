@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from integration.stores import Store
 from phalanx.errors import CommitConflict, PhalanxError, SchemaMismatch
 from phalanx.model.predicate import TRUE
 from phalanx.storage.reading import ROW_ID
+from phalanx.storage.writing import Reading
 from phalanx.table.merging import MergeCounts
 from phalanx.table.operations import versions_of
 from phalanx.table.row_jobs import DELETE, INSERT, OPERATION, UPDATE, RowJob, TaskChanges
@@ -170,13 +173,90 @@ def test_two_merges_of_a_partition_do_not_both_bring_a_key(root: str, store: Sto
         inserted(job, (place, key, 0))
         for place, (job, key) in enumerate(zip(jobs, "aac", strict=True))
     ]
-    jobs[0].commit(tasks[:1], looked[0].versions)
-    with pytest.raises(CommitConflict, match="both replace rows"):
-        jobs[1].commit(tasks[1:2], looked[1].versions)
-    with pytest.raises(CommitConflict, match="both replace rows"):
-        jobs[1].commit(tasks[1:2], lambda now: versions_of(plan_of(now, TRUE).leaves))
-    jobs[2].commit(tasks[2:], looked[2].versions)
+    read = [Reading(each.versions, jobs[0].job.version) for each in looked]
+    jobs[0].commit(tasks[:1], read[:1])
+    with pytest.raises(CommitConflict, match="and this one has read it"):
+        jobs[1].commit(tasks[1:2], read[1:2])
+    with pytest.raises(CommitConflict, match="and this one has read it"):
+        jobs[1].commit(tasks[1:2], [everything(jobs[1])])
+    jobs[2].commit(tasks[2:], read[2:])
     assert contents(table) == [(0, "a", 0), (2, "c", 0)]
+
+
+def everything(job: RowJob) -> Reading:
+    """All rows, in the state that a job began with."""
+    return Reading(lambda now: versions_of(plan_of(now, TRUE).leaves), job.job.version)
+
+
+# What another writer does, and whether one that has read all rows may not have missed it.
+OTHERS: dict[str, tuple[Callable[[phalanx.Table], object], bool]] = {
+    "append": (lambda table: table.append(rows((50, "a", 1), (51, "new", 1))), True),
+    "rewrite": (lambda table: table.rewrite(min_input_files=1, rewrite_all=True), True),
+    "delete": (lambda table: table.delete("id = 7"), False),
+    "update": (lambda table: table.update("id = 7", {"n": "0"}), False),
+    "drop": (lambda table: table.drop_partitions("k = 'b'"), False),
+    "overwrite": (lambda table: table.overwrite(rows((7, "b", 0)), "k = 'b'"), False),
+    "rename": (lambda table: table.rename_column("n", "m"), False),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_was_read_may_only_have_got_rows_by_appends(root: str, other: str) -> None:
+    table = phalanx.create(root, SCHEMA, ["k"], transaction="strong")
+    table.append(rows(*((i, "abc"[i % 3], i) for i in range(6, 12))))
+    table.append(rows(*((i, "abc"[i % 3], i) for i in range(12, 18))))
+    change, is_blind = OTHERS[other]
+    job, plain = begun(table, "merge"), table.begin_write()
+    inserts = inserted(job, (100, "c", 0))
+    files = plain.write(rows((101, "c", 0)).to_reader())
+    change(table)
+    if is_blind:
+        job.commit([inserts], [everything(job)])
+        plain.commit([files])
+        assert {100, 101} < {row[0] for row in contents(table)}
+    else:
+        before = table.snapshots().num_rows
+        with pytest.raises(CommitConflict, match="Cannot commit to"):
+            job.commit([inserts], [everything(job)])
+        with pytest.raises(CommitConflict, match="Cannot commit to"):
+            plain.commit([files], read=[everything(job)])
+        assert table.snapshots().num_rows == before
+
+
+def test_rows_that_were_computed_from_others_are_no_append(root: str) -> None:
+    """Also one that began later than it has read: what came between the two is a conflict."""
+    table = phalanx.create(root, SCHEMA, ["k"], transaction="strong")
+    table.append(rows((1, "a", 1)))
+    before = begun(table, "merge")
+    first, second = table.begin_write(), table.begin_write()
+    tasks = [job.write(rows((2, "a", 2)).to_reader()) for job in (first, second)]
+    first.commit(tasks[:1], read=[everything(before)])
+    third = table.begin_write()
+    last = third.write(rows((2, "a", 2)).to_reader())
+    for job, task in ((second, tasks[1]), (third, last)):
+        with pytest.raises(CommitConflict, match="and this one has read it"):
+            job.commit([task], read=[everything(before)])
+    third.commit([last], read=[everything(begun(table, "merge"))])
+    assert table.snapshots()["operation"].to_pylist()[2:] == ["insert", "insert"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"id": "../elsewhere"},
+        {"id": "0" * 31},
+        {"version": 0},
+        {"version": 10**30},
+        {"began": datetime(2024, 1, 1)},
+        {"operation": "rewrite"},
+    ],
+)
+def test_a_job_is_taken_up_by_its_facts(table: phalanx.Table, facts: dict[str, Any]) -> None:
+    job = begun(table, "merge")
+    known = {key: getattr(job.job, key) for key in ("root", "id", "version", "began", "operation")}
+    assert RowJob.resume(**known) == job
+    with pytest.raises((ValueError, PhalanxError)):
+        RowJob.resume(**{**known, **facts})
 
 
 def test_only_leaves_that_can_hold_a_key_are_looked_at(table: phalanx.Table) -> None:

@@ -75,7 +75,8 @@ def _measure(
     rows = pa.array([leaf.rows for leaf in found.leaves], pa.int64())
     if function["name"] == "COUNT_STAR":
         return rows, "sum"
-    path = function["column"]
+    # What is counted may be an expression, which no metadata tells.
+    path = function.get("column")
     if path is None or len(path) != 1:
         return None
     name = path[0]

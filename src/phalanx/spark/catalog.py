@@ -24,6 +24,7 @@ from phalanx.storage import table_folders
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.table import operations
 from phalanx.table.opening import open
 from phalanx.table.row_jobs import RowJob
 from phalanx.table.strong import begin_history
@@ -66,7 +67,8 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
                 return {"where": _where(open_at(question), question)}
             case "delete":
                 table = open_at(question)
-                return {"deleted": table.delete(_where(table, question))}
+                where = _where(table, question)
+                return {"deleted": operations.delete(*table._statements(), where, in_turn=True)}
             case "can_delete":
                 return {"can": _can_delete(open_at(question), question)}
             case "begin_changes":

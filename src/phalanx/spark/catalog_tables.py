@@ -8,14 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phalanx.model.predicate import TRUE
 from phalanx.model.schema import Schema
 from phalanx.spark.catalog_partitioning import clusters, described, orders, pruning
 from phalanx.spark.change_source import change_schema
+from phalanx.spark.footprints import looked
 from phalanx.spark.options import READ, Options
 from phalanx.spark.partitioning import plain_type, texts
 from phalanx.spark.reading import METADATA_TABLES, schema_of
 from phalanx.spark.types import spark_schema
+from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.manifest import Manifest
+from phalanx.table import history
 from phalanx.table.table import Table
 
 _CHANGES = "changes"
@@ -31,6 +35,8 @@ def loaded(table: Table, snapshot: int | datetime | None) -> dict[str, Any]:
     held = table if snapshot is None else table.at(snapshot)
     schema, spec = Schema.of(held.schema), held.spec
     listing = table._refreshed()
+    # Of the same version: what comes after it counts as a change by others.
+    newest = history.newest(listing) if isinstance(listing, Manifest) else None
     return {
         "path": table.uri,
         "schema": spark_schema(held.schema).json(),
@@ -38,14 +44,16 @@ def loaded(table: Table, snapshot: int | datetime | None) -> dict[str, Any]:
         "row_level": isinstance(listing, Manifest),
         "pruning": pruning(listing),
         # A query that reads the table twice reads the same rows.
-        "options": _snapshot_option(held.newest_snapshot if snapshot is None else snapshot),
+        "options": _snapshot_option(newest if snapshot is None else snapshot),
         "read_only": snapshot is not None,
         "streams": snapshot is None,
         "partitioning": described(spec, schema),
         "clusters": clusters(spec, schema),
         "orders": orders(spec, schema),
         "properties": {**_OURS, "location": table.uri, "transaction": held.mode},
-        "version": None if snapshot is not None else _version(held),
+        "version": None if snapshot is not None else _version(listing),
+        # What a statement has read of which that is not known better.
+        "everything": looked(listing, TRUE),
     }
 
 
@@ -71,9 +79,8 @@ def told_of(table: Table, kind: str, snapshot: int | datetime | None) -> dict[st
     }
 
 
-def _version(table: Table) -> str | None:
+def _version(listing: LeafListing) -> str | None:
     """What tells one state of the table from another; a layout without a manifest has nothing."""
-    listing = table._refreshed()
     return str(listing.version) if isinstance(listing, Manifest) else None
 
 

@@ -23,6 +23,7 @@ from phalanx.spark.row_changes import committed
 from phalanx.spark.types import check_keys, check_writable
 from phalanx.spark.workers import settle
 from phalanx.storage.reading import ROW_ADDRESS, ROW_ID, ROW_LEAF
+from phalanx.storage.writing import Reading
 from phalanx.table.merge_source import key_columns
 from phalanx.table.merging import MergeCounts, check_choices
 from phalanx.table.opening import open
@@ -72,7 +73,7 @@ def merge(
         with of_spark(f"merge into {table.uri}"):
             leaves = KeyedLeaves(_looked_up(kept, names, job))
             tasks = _written(spark, kept, names, job, leaves, table, when_matched, when_not_matched)
-        return committed(job, tasks, leaves.versions).counts
+        return committed(job, tasks, [Reading(leaves.versions, job.job.version)]).counts
     finally:
         kept.unpersist()
 

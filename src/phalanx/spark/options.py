@@ -21,6 +21,7 @@ WRITE = PLACE | {
     *("partition_by", "transaction", "if_exists"),
     *("replace_where", "partition_overwrite", "distribution", "marker", "report"),
 }
+ROW_CHANGES = PLACE | {"row_changes"}
 STREAM_READ = PLACE | {
     *("where", "columns", "split_size", "starting_snapshot"),
     *("max_snapshots_per_trigger", "max_rows_per_trigger", "max_bytes_per_trigger"),
@@ -70,9 +71,9 @@ class Options:
         if (text := self.given.get("storage_options")) is not None:
             try:
                 found = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = {"": ""}
-            if not isinstance(found, dict) or "" in found:
+            if not _are_texts(found):
                 raise self._refused("storage_options", 'a JSON object such as {"region": "x"}')
         for name, text in self.given.items():
             if name.startswith(_STORAGE):
@@ -130,9 +131,9 @@ class Options:
         if text.lstrip().startswith("["):
             try:
                 names = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 names = None
-            if not isinstance(names, list):
+            if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
                 raise self._refused(name, 'names such as a,b or ["a", "b"]')
             return names
         return [each.strip() for each in text.split(",")]
@@ -155,6 +156,15 @@ class Options:
         return PhalanxError(
             f"Cannot {self.doing} with {name}={self.given[name]!r}: expected {expected}."
         )
+
+
+def _are_texts(found: object) -> bool:
+    """Whether it is an object of JSON whose values are all texts."""
+    return (
+        isinstance(found, dict)
+        and "" not in found
+        and all(isinstance(text, str) for text in found.values())
+    )
 
 
 def wants_changes(options: Options) -> bool:

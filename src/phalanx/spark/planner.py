@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType, _parse_datatype_json_string
 from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
@@ -28,8 +29,9 @@ from phalanx.model.predicate import all_of
 from phalanx.model.rendering import summary
 from phalanx.spark import catalog
 from phalanx.spark.answers import answer
+from phalanx.spark.footprints import looked
 from phalanx.spark.known_tables import KnownTables
-from phalanx.spark.options import READ, Options
+from phalanx.spark.options import READ, ROW_CHANGES, Options
 from phalanx.spark.partitioning import (
     counted,
     identity_columns,
@@ -39,8 +41,9 @@ from phalanx.spark.partitioning import (
 )
 from phalanx.spark.queries import Query
 from phalanx.spark.reading import ScanPartition, TaskReader, check_schema
-from phalanx.spark.row_changes import OPTION, RowsLooked, job_of
+from phalanx.spark.row_changes import job_of
 from phalanx.spark.source import PhalanxSource
+from phalanx.spark.work_source import WorkReader
 from phalanx.storage.reading import ROW_ID
 from phalanx.table.splitting import first_rows, is_one_task, packed_tasks
 
@@ -59,16 +62,17 @@ class Planner:
         """The answer to one question of the classes in Java."""
         if "catalog" in question:
             return catalog.answer(question)
+        if "work" in question:
+            return _work(question)
         query = self._query(question)
         match question["ask"]:
             case "conditions":
-                found = query.conditions(question["conditions"])
-                return {"exact": [condition.exact for condition in found]}
+                conditions = query.conditions(question["conditions"])
+                return {"exact": [condition.exact for condition in conditions]}
             case "aggregate":
-                rows = answer(
-                    query.found(question["conditions"]), question["by"], question["functions"]
-                )
-                return {"rows": rows}
+                found = query.found(question["conditions"])
+                rows = answer(found, question["by"], question["functions"])
+                return {"rows": rows, "looked": looked(query.manifest, found.plan.predicate)}
             case "describe":
                 return _described(query, question)
             case "tasks":
@@ -78,16 +82,19 @@ class Planner:
     def _query(self, question: Mapping[str, Any]) -> Query:
         name = question["query"]
         if name not in self._queries:
+            # A process of Spark's has made it, of nothing but texts.
             source = cloudpickle.loads(base64.b64decode(question["source"]))
-            job = job_of(source.options)
-            given = {key: text for key, text in source.options.items() if key != OPTION}
-            options = Options.of(given, READ, "read")
+            changes_rows = question["changes_rows"]
+            known = READ | ROW_CHANGES if changes_rows else READ
+            options = Options.of(source.options, known, "read")
             _check_rows(options)
             # Rows that are to be changed are read as the change has found them.
             manifest = (
-                self._tables.listing(options, source._snapshot) if job is None else job.manifest
+                job_of(options).manifest
+                if changes_rows
+                else self._tables.listing(options, source._snapshot)
             )
-            self._queries[name] = Query(manifest, options, question["zone"], job is not None)
+            self._queries[name] = Query(manifest, options, question["zone"], changes_rows)
             while len(self._queries) > _MOST_QUERIES:
                 self._queries.popitem(last=False)
         self._queries.move_to_end(name)
@@ -132,9 +139,9 @@ def _tasks(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
     check_schema(stored, query.schema.arrow, query.manifest.root.uri)
     found = query.found(question["conditions"])
     keys = keys_of(found.filled, question["columns"]) if question["keyed"] else []
-    looked = [found.plan.predicate]
+    conditions = [found.plan.predicate]
     for condition in query.conditions(question["runtime"]):
-        looked.append(condition.predicate)
+        conditions.append(condition.predicate)
         found = found.pruned(condition.predicate)
     if len(stored) < len(schema):
         found = found.identified()
@@ -154,19 +161,35 @@ def _tasks(query: Query, question: Mapping[str, Any]) -> dict[str, Any]:
         "tasks": [_pickled(ScanPartition(task.reading(columns))) for task in tasks],
         "keys": values,
         "partitions": read,
-        "looked": _pickled(RowsLooked(all_of(looked))),
+        "looked": looked(query.manifest, all_of(conditions)),
+    }
+
+
+def _work(question: Mapping[str, Any]) -> dict[str, Any]:
+    """The tasks of work, which the session's own process has handed to the classes in Java."""
+    columns = _parse_datatype_json_string(question["schema"])
+    assert isinstance(columns, StructType)
+    reader = WorkReader(pickle.loads(base64.b64decode(question["work"])), columns)
+    return {
+        "function": _reading(reader, columns, question["batch_rows"]),
+        "tasks": [_pickled(task) for task in reader.partitions()],
     }
 
 
 @lru_cache(maxsize=64)
 def _function(schema: str, batch_rows: int) -> str:
-    """The function that reads a task, as Spark makes it of a source in Python."""
+    """The function that reads a task of a scan."""
     columns = _parse_datatype_json_string(schema)
     assert isinstance(columns, StructType)
+    return _reading(TaskReader(columns), columns, batch_rows)
+
+
+def _reading(reader: DataSourceReader, columns: StructType, batch_rows: int) -> str:
+    """The function that reads a task, as Spark makes it of a source in Python."""
     out = io.BytesIO()
     write_read_func_and_partitions(
         out,
-        reader=TaskReader(columns),
+        reader=reader,
         data_source=PhalanxSource({}),
         schema=columns,
         max_arrow_batch_size=batch_rows,

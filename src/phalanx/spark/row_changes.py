@@ -1,53 +1,65 @@
 """UPDATE, MERGE and DELETE of single rows by Spark: tasks tell what happens to each row.
 
-The classes in Java begin a job, which travels in an option: the scan reads the state of the table
-that it began with, and the write changes that state.
+The classes in Java begin a job and pass its facts in an option, as JSON: the scan reads the state
+of the table that it began with, and the write changes that state. Where the table is the other
+options say, which are the catalog's; what the JSON claims is checked like any text of a user.
 """
 
 from __future__ import annotations
 
-import base64
-import functools
-import pickle
+import json
 import sys
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from phalanx.model.predicate import Predicate
+from phalanx.errors import PhalanxError
 from phalanx.spark.failures import told_in_one_line
+from phalanx.spark.footprints import readings
+from phalanx.spark.options import Options
 from phalanx.spark.types import check_writable
 from phalanx.spark.workers import settle
 from phalanx.spark.writing import has_many_small_files
-from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.reading import ROW_ID
-from phalanx.storage.writing import Footprint
+from phalanx.storage.writing import Reading
 from phalanx.table.gathering import gathered
 from phalanx.table.job_files import TaskFiles
 from phalanx.table.jobs import Committed
-from phalanx.table.operations import versions_of
 from phalanx.table.row_jobs import OPERATION, ChangedRows, RowJob, TaskChanges
-from phalanx.table.scan import plan_of
 
 OPTION = "row_changes"
 
 
 def options_of(job: RowJob) -> dict[str, str]:
     """The option by which a scan and a write know the job that they are part of."""
-    return {OPTION: base64.b85encode(zlib.compress(pickle.dumps(job), 1)).decode()}
+    facts = {
+        "id": job.job.id,
+        "version": job.job.version,
+        "began": job.job.began.isoformat(),
+        "operation": job.job.operation,
+    }
+    return {OPTION: json.dumps(facts)}
 
 
-def job_of(options: Mapping[str, str]) -> RowJob | None:
-    """The job that a scan or a write is part of; None if it is a plain one."""
-    told = options.get(OPTION)
-    if told is None:
-        return None
-    job: RowJob = pickle.loads(zlib.decompress(base64.b85decode(told)))
-    return job
+def job_of(options: Options) -> RowJob:
+    """The job that a scan or a write is part of, on the table that the options name."""
+    text = options.text(OPTION)
+    assert text is not None
+    try:
+        match json.loads(text):
+            case {"id": str(id), "version": int(version), "began": str(time), "operation": str(do)}:
+                began = datetime.fromisoformat(time)
+                return RowJob.resume(options.location, id, version, began, do)
+    except (ValueError, RecursionError):
+        pass
+    raise PhalanxError(
+        f"Cannot {options.doing} with the option {OPTION!r}: Spark's UPDATE, MERGE and DELETE pass "
+        "a change of rows by it, and this is none. Leave it out."
+    )
 
 
 @dataclass(slots=True)
@@ -55,13 +67,6 @@ class RowsChanged(WriterCommitMessage):
     """What a task tells the driver."""
 
     changes: TaskChanges
-
-
-@dataclass(slots=True)
-class RowsLooked(WriterCommitMessage):
-    """What the scan tells the driver: which rows it has looked for."""
-
-    predicate: Predicate
 
 
 @dataclass(slots=True)
@@ -80,9 +85,7 @@ class RowChangeWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make all changes visible."""
         tasks = [each.changes for each in messages if isinstance(each, RowsChanged)]
-        looked = [each.predicate for each in messages if isinstance(each, RowsLooked)]
-        footprint = None if not looked else functools.partial(_planned, looked[0])
-        report(self.job, committed(self.job, tasks, footprint))
+        report(self.job, committed(self.job, tasks, readings(self.job.job, messages)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing was committed, or nobody knows: what is not listed vacuum removes."""
@@ -97,9 +100,7 @@ def change_writer_of(job: RowJob, schema: StructType) -> RowChangeWriter:
     return RowChangeWriter(job)
 
 
-def committed(
-    job: RowJob, tasks: list[TaskChanges], looked: Footprint | None = None
-) -> ChangedRows:
+def committed(job: RowJob, tasks: list[TaskChanges], read: Sequence[Reading] = ()) -> ChangedRows:
     """Commit what the tasks have found; small files of a partition become one, if many are."""
     files = [task.files for task in tasks]
     places = {each.location for written in files for each in written.files}
@@ -108,11 +109,7 @@ def committed(
     if has_many_small_files(Committed(rows, len(places), fragments)):
         gone = [replace(task, files=TaskFiles.none()) for task in tasks]
         tasks = gone + [TaskChanges(each) for each in gathered(job.job, files)]
-    return job.commit(tasks, looked)
-
-
-def _planned(predicate: Predicate, now: LeafListing) -> dict[str, int | None]:
-    return versions_of(plan_of(now, predicate).leaves)
+    return job.commit(tasks, read)
 
 
 def report(job: RowJob, done: ChangedRows) -> None:

@@ -11,6 +11,7 @@ from phalanx.spark.change_source import ChangeReader, ChangeStreamReader, change
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.options import (
     READ,
+    ROW_CHANGES,
     STREAM_READ,
     STREAM_WRITE,
     WRITE,
@@ -18,14 +19,11 @@ from phalanx.spark.options import (
     wants_changes,
 )
 from phalanx.spark.reading import ScanReader, schema_of, table_of
-from phalanx.spark.row_changes import RowChangeWriter, change_writer_of, job_of
+from phalanx.spark.row_changes import OPTION, RowChangeWriter, change_writer_of, job_of
 from phalanx.spark.stream_sink import BatchWriter, stream_writer_of
 from phalanx.spark.stream_source import SnapshotReader
-from phalanx.spark.types import spark_schema
-from phalanx.spark.work_source import WorkReader
 from phalanx.spark.workers import end_quietly
 from phalanx.spark.writing import TableWriter, writer_of
-from phalanx.table.work import work_of
 
 # Whatever a worker process of Spark does with the source, it imports this module.
 end_quietly()
@@ -48,9 +46,7 @@ class PhalanxSource(DataSource):
 
     @told_in_one_line
     def schema(self) -> StructType:
-        """The columns of the table, or of other work, as Spark sees them."""
-        if (work := work_of(self.options)) is not None:
-            return spark_schema(work.schema)
+        """The columns of the table, as Spark sees them."""
         options = self._options(READ | STREAM_READ, "read")
         table = table_of(options)
         if wants_changes(options):
@@ -61,12 +57,8 @@ class PhalanxSource(DataSource):
         return schema_of(options, table_of(options, self._snapshot))
 
     @told_in_one_line
-    def reader(self, schema: StructType) -> ScanReader | ChangeReader | WorkReader:
+    def reader(self, schema: StructType) -> ScanReader | ChangeReader:
         """Who reads the table in a batch."""
-        if (work := work_of(self.options)) is not None:
-            # Every task gets the source too, and needs no more than its own part of the work.
-            self.options = {}
-            return WorkReader(work, schema)
         options = self._options(READ, "read")
         if wants_changes(options):
             return ChangeReader(options, schema, self._snapshot)
@@ -81,8 +73,8 @@ class PhalanxSource(DataSource):
     @told_in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter | RowChangeWriter:
         """Who writes a DataFrame to the table, or what happens to rows of it."""
-        if (job := job_of(self.options)) is not None:
-            return change_writer_of(job, schema)
+        if OPTION in self.options:
+            return change_writer_of(job_of(self._options(ROW_CHANGES, "write")), schema)
         return writer_of(self._options(WRITE, "write"), schema, overwrite)
 
     @told_in_one_line

@@ -183,4 +183,13 @@ def _offset(position: Position) -> Offset:
 
 
 def _position(offset: Offset) -> Position:
-    return Position(int(offset["snapshot"]), offset.get("time"))
+    """The position that a checkpoint tells, which may be anybody's text."""
+    match offset:
+        case {"snapshot": int(snapshot), "time": str(time)}:
+            return Position(snapshot, time)
+        case {"snapshot": int(snapshot), **others} if not others:
+            return Position(snapshot)
+    raise PhalanxError(
+        f"Cannot stream from the offset {offset!r}: expected a snapshot and its time. The "
+        "checkpoint is another query's, or damaged: start the stream with a new one."
+    )

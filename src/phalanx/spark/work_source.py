@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,50 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from phalanx.spark.failures import in_one_line
-from phalanx.spark.types import arrow_schema, for_spark
+from phalanx.spark.types import arrow_schema, for_spark, spark_schema
 from phalanx.table.work import Work
+
+
+def frame_of(spark: Any, work: Work) -> Any:
+    """The rows of all tasks, as a DataFrame of the session.
+
+    The classes in Java are handed the work by a call, and read only the columns that a query needs.
+    Without them, and by Connect, Spark runs it as a function of Python. No text carries it: whoever
+    may send queries could send another.
+    """
+    works = _in_java(spark)
+    if works is None:
+        return _as_function(spark, work)
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    schema = spark_schema(work.schema).json()
+    found = works.frame(spark._jsparkSession, bytearray(pickle.dumps(work)), schema)
+    return DataFrame(found, spark)
+
+
+def _in_java(spark: Any) -> Any | None:
+    """The classes in Java that run work; None where the session has none."""
+    try:
+        works = spark._jvm.phalanx.bridge.Works
+        return works if works.isForThisSpark() else None
+    except Exception:
+        # Connect has no JVM at hand, and a name without a class cannot be called.
+        return None
+
+
+def _as_function(spark: Any, work: Work) -> Any:
+    """The work as a function of the numbers of its tasks, one in each partition."""
+    schema = spark_schema(work.schema)
+    tasks, alone = list(work.tasks), work.without_tasks()
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with in_one_line():
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from for_spark(alone.batches(tasks[number]), arrow_schema(schema))
+
+    count = len(tasks)
+    return spark.range(0, count, 1, max(1, count)).mapInArrow(run, schema)
 
 
 @dataclass(slots=True)

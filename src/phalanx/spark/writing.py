@@ -16,6 +16,7 @@ from phalanx.model.partition_by import PartitionBy
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.spark.failures import told_in_one_line
+from phalanx.spark.footprints import readings
 from phalanx.spark.options import Options
 from phalanx.spark.partitioning import check_partitioning
 from phalanx.spark.types import check_writable, stored_schema
@@ -87,7 +88,7 @@ def committed(
     With `gather` the small files of a partition become one first.
     """
     files = [each.files for each in messages if isinstance(each, FilesWritten)]
-    return job.commit(gathered(job, files) if gather else files)
+    return job.commit(gathered(job, files) if gather else files, read=readings(job, messages))
 
 
 def report(job: WriteJob, done: Committed) -> None:

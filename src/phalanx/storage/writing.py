@@ -39,6 +39,16 @@ from phalanx.storage.shuffle import Shuffled
 
 # Which leaves an operation looks at in a manifest, and their versions.
 Footprint = Callable[[LeafListing], dict[str, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a statement has read: which leaves, and in which version of the manifest."""
+
+    footprint: Footprint
+    version: int
+
+
 Opening = Callable[[Location, int | None], lance.LanceDataset]
 MOST_NAMED = 20
 
@@ -225,6 +235,9 @@ class MainBranches:
         return self.manifest.shape.opened(location)
 
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
+        """Nothing is isolated here."""
+
+    def has_read(self, reading: Reading) -> None:
         """Nothing is isolated here."""
 
     def drop(self, leaves: Leaves, repair: str) -> int:

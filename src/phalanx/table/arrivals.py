@@ -20,7 +20,7 @@ from phalanx.storage.leaf_listing import LeafListing, Leaves
 from phalanx.storage.location import Location
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.shuffle import Shuffled, shuffle
-from phalanx.storage.writing import Footprint, LeafWrite, write_rows
+from phalanx.storage.writing import Footprint, LeafWrite, Reading, write_rows
 
 
 class Target(Protocol):
@@ -42,6 +42,13 @@ class Target(Protocol):
 
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
         """Say which leaves a statement looked at, and whether rows of its own replace theirs."""
+
+    def has_read(self, reading: Reading) -> None:
+        """Say what the rows of a statement were computed from.
+
+        A later change there is a conflict, unless it was made without reading any row itself: the
+        statement might as well have run before that.
+        """
 
     def drop(self, leaves: Leaves, repair: str) -> int:
         """Take whole leaves out of the table; how many they are."""

@@ -32,7 +32,7 @@ from phalanx.storage.manifest import Manifest
 from phalanx.storage.new_leaves import NewLeaves
 from phalanx.storage.parallel import WRITE_THREADS, in_parallel
 from phalanx.storage.properties import Properties, properties_of
-from phalanx.storage.writing import Footprint, LeafWrite, remove_unlisted
+from phalanx.storage.writing import LeafWrite, Reading, remove_unlisted
 from phalanx.table import operations, strong
 from phalanx.table.arrivals import Statement, shuffled
 from phalanx.table.job_files import NOTHING, ArrivedFiles, LeafFiles, ReplacedRows, TaskFiles
@@ -219,18 +219,18 @@ class WriteJob:
         self,
         tasks: Sequence[TaskFiles],
         removed: Sequence[LeafWrite] = (),
-        looked: Footprint | None = None,
+        read: Sequence[Reading] = (),
     ) -> Committed:
         """Make the files of all tasks visible: at once in strong mode, else leaf by leaf.
 
-        `removed` is what goes with a move or a change of rows; `looked` says where the rows to
-        change were looked for, if others must not have brought any there.
+        `removed` is what goes with a move or a change of rows; `read` is what the rows were
+        computed from: in strong mode it is a conflict if others have changed it.
         """
         if self.done is not None:
             return Committed(0, 0, 0, self.done, is_repeated=True)
         with told(f"commit to {self.root}"):
             if self.new is None:
-                return self._commit(tasks, removed, looked)
+                return self._commit(tasks, removed, read)
             return self._created()._commit_first(tasks)
 
     def _created(self) -> WriteJob:
@@ -241,14 +241,14 @@ class WriteJob:
         return replace(self, new=None, version=made.version)
 
     def _commit_first(self, tasks: Sequence[TaskFiles]) -> Committed:
-        done = self._commit(tasks, (), None)
+        done = self._commit(tasks, (), ())
         if self.mode == "strong" and done.snapshot is None:
             # Also a table without rows has a history.
             begin_history(Manifest.open(self.root))
         return done
 
     def _commit(
-        self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite], looked: Footprint | None
+        self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite], read: Sequence[Reading]
     ) -> Committed:
         manifest = Manifest.open(self.root) if self.hive is None else self._unchanged()
         base = self._base(manifest)
@@ -269,16 +269,16 @@ class WriteJob:
 
         match self.operation:
             case "append" if arrived is not None:
-                operations.add(run, arrived)
+                operations.add(run, arrived, read)
             case "overwrite":
                 predicate = self._replaced(base)
-                operations.replace_matching(run, arrived or NOTHING, predicate)
+                operations.replace_matching(run, arrived or NOTHING, predicate, read)
             case "overwrite_partitions" if arrived is not None:
-                operations.replace_partitions(run, arrived)
+                operations.replace_partitions(run, arrived, read)
             case "rewrite":
                 operations.replace_files(run, arrived or NOTHING, removed)
             case "delete" | "update" | "merge" if arrived is not None or removed:
-                operations.change_rows(run, arrived or NOTHING, removed, self.operation, looked)
+                operations.change_rows(run, arrived or NOTHING, removed, self.operation, read)
         if snapshot is None and self.marker is not None and isinstance(manifest, Manifest):
             # Also a job without rows is done once.
             snapshot = StagedChanges(self._start(manifest)).commit_snapshot(self.marker)

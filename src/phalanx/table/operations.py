@@ -19,12 +19,13 @@ from phalanx.planning.fields import bound_fields
 from phalanx.planning.pruning import prune
 from phalanx.planning.scan import OBJECT_ID, READ_VERSION
 from phalanx.storage.leaf_listing import LeafListing, Leaves
+from phalanx.storage.manifest import Manifest
 from phalanx.storage.parallel import THREADS, in_parallel
 from phalanx.storage.path_values import path_values
 from phalanx.storage.shuffle import Shuffled
 from phalanx.storage.writing import (
-    Footprint,
     LeafWrite,
+    Reading,
     deleting,
     deleting_keys,
     leaf_writes,
@@ -45,6 +46,9 @@ _ROWS_MAY_BE_TWICE = (
     "partitions before you run it again, or use strong mode, where all of it is done or nothing."
 )
 
+
+# What a snapshot is called that adds rows which were computed from others of the table.
+INSERT = "insert"
 
 # Runs a statement, more than once where another writer's commit makes it look again.
 Run = Callable[[Statement], int]
@@ -69,27 +73,40 @@ def overwrite_partitions(manifest: LeafListing, run: Run, data: Any) -> int:
         return replace_partitions(run, LocalRows(rows))
 
 
-def add(run: Run, rows: Arriving) -> int:
-    """Add rows that are on their way; how many."""
+def add(run: Run, rows: Arriving, read: Sequence[Reading] = ()) -> int:
+    """Add rows that are on their way; how many.
+
+    Rows that were computed from others of the table are inserted, not just appended.
+    """
 
     def statement(target: Target) -> int:
-        return target.commit(rows.arrive(target), "append", _APPEND_THE_REST)
+        note(target, read)
+        operation = INSERT if read else "append"
+        return target.commit(rows.arrive(target), operation, _APPEND_THE_REST)
 
     if rows.rows:
         run(statement)
     return rows.rows
 
 
-def replace_matching(run: Run, rows: Arriving, predicate: Predicate) -> int:
+def note(target: Target, read: Sequence[Reading]) -> None:
+    """Tell a target all that a statement has read."""
+    for each in read:
+        target.has_read(each)
+
+
+def replace_matching(
+    run: Run, rows: Arriving, predicate: Predicate, read: Sequence[Reading] = ()
+) -> int:
     """Replace the rows that match a predicate by others; how many came."""
-    return _replace(run, rows, lambda now: deletions(now, predicate), "overwrite")
+    return _replace(run, rows, lambda now: deletions(now, predicate), "overwrite", read)
 
 
-def replace_partitions(run: Run, rows: Arriving) -> int:
+def replace_partitions(run: Run, rows: Arriving, read: Sequence[Reading] = ()) -> int:
     """Replace the partitions that the rows belong to, wherever they are stored; how many came."""
     if not rows.rows:
         return 0
-    return _replace(run, rows, lambda now: _replaced(now, rows.keys), "overwrite_partitions")
+    return _replace(run, rows, lambda now: _replaced(now, rows.keys), "overwrite_partitions", read)
 
 
 def replace_files(run: Run, rows: Arriving, removed: Sequence[LeafWrite]) -> int:
@@ -108,17 +125,12 @@ def change_rows(
     rows: Arriving,
     removed: Sequence[LeafWrite],
     operation: str,
-    looked: Footprint | None = None,
+    read: Sequence[Reading] = (),
 ) -> int:
-    """Remove rows that were found before, and add others; how many came.
-
-    Where `looked` says which partitions they were looked for in, rows that another change has
-    brought there are a conflict: they might have been found too.
-    """
+    """Remove rows that were found before, and add others; how many came."""
 
     def statement(target: Target) -> int:
-        if looked is not None:
-            target.depend_on(looked, replaced=True)
+        note(target, read)
         gone = {write.location.uri: replace(write) for write in removed}
         writes = merged(rows.arrive(target), gone)
         for write in writes:
@@ -133,9 +145,14 @@ def change_rows(
 
 
 def _replace(
-    run: Run, rows: Arriving, removed: Callable[[LeafListing], Iterable[LeafWrite]], operation: str
+    run: Run,
+    rows: Arriving,
+    removed: Callable[[LeafListing], Iterable[LeafWrite]],
+    operation: str,
+    read: Sequence[Reading] = (),
 ) -> int:
     def statement(target: Target) -> int:
+        note(target, read)
         target.depend_on(functools.partial(_footprint, removed), replaced=True)
         writes = rows.arrive(target)
         deletions = {write.location.uri: write for write in removed(target.manifest)}
@@ -145,13 +162,20 @@ def _replace(
     return rows.rows
 
 
-def delete(manifest: LeafListing, run: Run, where: str) -> int:
-    """Remove the rows that match; returns how many."""
+def delete(manifest: LeafListing, run: Run, where: str, *, in_turn: bool = False) -> int:
+    """Remove the rows that match; returns how many.
+
+    With `in_turn` it is as if no other statement had run meanwhile: it starts over if one has
+    changed where it looked for the rows.
+    """
     predicate = bind(where, manifest.properties.schema)
 
     def statement(target: Target) -> int:
         removed = functools.partial(deletions, predicate=predicate)
-        target.depend_on(functools.partial(_footprint, removed), replaced=False)
+        footprint = functools.partial(_footprint, removed)
+        target.depend_on(footprint, replaced=False)
+        if in_turn and isinstance(target.manifest, Manifest):
+            target.has_read(Reading(footprint, target.manifest.version))
         return target.commit(list(removed(target.manifest)), "delete", REPEAT)
 
     return run(statement)

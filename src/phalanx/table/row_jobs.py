@@ -8,8 +8,10 @@ told to the driver, which takes them out of their leaves in the same commit.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +21,10 @@ from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.storage.failures import told
 from phalanx.storage.head import with_head
 from phalanx.storage.leaf_listing import LeafListing
+from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.reading import ROW_ADDRESS, ROW_ID, ROW_LEAF
-from phalanx.storage.writing import Footprint
+from phalanx.storage.writing import Reading
 from phalanx.table.job_files import TaskFiles
 from phalanx.table.jobs import ROW_CHANGES, Committed, WriteJob
 from phalanx.table.merging import MergeCounts
@@ -31,6 +34,8 @@ from phalanx.table.row_ids import ReplacedByIds, RowIds, removals
 OPERATION = "_phalanx_operation"
 DELETE, UPDATE, INSERT = 1, 2, 3
 _NONE = MergeCounts()
+# What `WriteJob.begin` makes; leaves of new partitions are named by it.
+_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,22 @@ class RowJob:
             job = replace(job, version=version)
         return cls(job)
 
+    @classmethod
+    def resume(
+        cls, root: Location, id: str, version: int, began: datetime, operation: str
+    ) -> RowJob:
+        """The job that another process has begun, by its facts; a `ValueError` if none has them.
+
+        Whether the table is in strong mode its manifest says.
+        """
+        if not _ID.fullmatch(id) or not 0 < version < 1 << 63 or began.tzinfo is None:
+            raise ValueError(f"No job has the id {id!r}, the version {version} and began {began}.")
+        if operation not in ROW_CHANGES:
+            raise ValueError(f"No change of rows is called {operation!r}.")
+        job = WriteJob(id, root, version, "weak", began, operation, "true", None, None)
+        with told(f"go on with a change of {root}"):
+            return cls(replace(job, mode=job.manifest.properties.mode))
+
     @property
     def manifest(self) -> Manifest:
         """The state of the table that rows are read from."""
@@ -115,12 +136,12 @@ class RowJob:
 
     # ── on the driver ────────────────────────────────────────────────────────────────────────
 
-    def commit(self, tasks: Sequence[TaskChanges], looked: Footprint | None = None) -> ChangedRows:
+    def commit(self, tasks: Sequence[TaskChanges], read: Sequence[Reading] = ()) -> ChangedRows:
         """Make all changes visible: at once in strong mode, else partition by partition.
 
-        With `looked`, which tells the partitions that rows were looked for in, a change that
-        another job has made there meanwhile is a conflict, in strong mode: it may have brought
-        some. Without it only a change of the same files is.
+        A change that another writer has made meanwhile in what was `read` is a conflict in strong
+        mode: it may have brought rows that were looked for. Without it only a change of the same
+        files is.
         """
         counts = functools.reduce(_sum, (task.counts for task in tasks), _NONE)
         with told(f"commit to {self.job.root}"):
@@ -133,7 +154,7 @@ class RowJob:
             )
         counts = replace(counts, deleted=rows - counts.updated)
         writes = [each.write for each in gone]
-        done = self.job.commit([task.files for task in tasks], writes, looked)
+        done = self.job.commit([task.files for task in tasks], writes, read)
         if done.is_repeated:
             return ChangedRows(_NONE, done, is_repeated=True)
         return ChangedRows(counts, done)

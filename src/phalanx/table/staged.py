@@ -17,7 +17,7 @@ from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import head, replacing
 from phalanx.storage.dropped import OPERATION as DROP
 from phalanx.storage.dropped import dropped_leaves, parted
-from phalanx.storage.head import Head, LeafVersion, head_of, until_committed
+from phalanx.storage.head import Head, LeafVersion, head_of, until_committed, with_head
 from phalanx.storage.history_rows import (
     Marker,
     changes_between,
@@ -39,6 +39,7 @@ from phalanx.storage.writing import (
     MOST_NAMED,
     Footprint,
     LeafWrite,
+    Reading,
     emptying,
     named,
     remove_unlisted,
@@ -61,6 +62,7 @@ class StagedChanges:
         self._serializable = isolation == "serializable"
         self._reads: list[Footprint] = []
         self._replaced: list[Footprint] = []
+        self._readings: list[Reading] = []
         self._leaves: dict[str, StagedLeaf] = {}
         self._new_keys: list[pa.Table] = []
         self._new: list[StagedLeaf] = []
@@ -124,6 +126,10 @@ class StagedChanges:
             self._reads.append(footprint)
         if replaced:
             self._replaced.append(footprint)
+
+    def has_read(self, reading: Reading) -> None:
+        """Remember what the rows of a statement were computed from."""
+        self._readings.append(reading)
 
     def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
         """Stage a change of each leaf; the number of rows removed."""
@@ -210,6 +216,7 @@ class StagedChanges:
             if latest is not self.base:
                 self._check_reads(latest)
                 self._check_replaced(latest)
+            self._check_readings(latest)
             with self.unless_vacuumed():
                 leaves, new = self._on_top_of(latest)
                 dropped = self._still_listed(latest)
@@ -323,6 +330,34 @@ class StagedChanges:
                     for each in entries
                 ):
                     raise self._overtaken(latest, {name}, "and both replace rows there")
+
+    def _check_readings(self, latest: Manifest) -> None:
+        """What was read is as it was, but for rows that were added without reading any."""
+        for reading in self._readings:
+            if reading.version == latest.version:
+                continue
+            found = with_head(latest, reading.version)
+            if found is None or found[0].properties.epoch != latest.properties.epoch:
+                raise CommitConflict(
+                    f"Cannot commit to {latest.root}: another writer has changed its schema, its "
+                    "specs or its mode, or vacuumed it, since the statement has read it. Run it "
+                    "again."
+                )
+            base, since = found
+            before, now = reading.footprint(base), reading.footprint(latest)
+            changed = {name for name, _ in before.items() ^ now.items()}
+            if changed := changed - self._grown(latest, since):
+                raise changed_since(latest, changed, since, "and this one has read it")
+
+    def _grown(self, latest: Manifest, since: Head) -> set[str]:
+        """The leaves to which later snapshots have at most added rows, without reading any."""
+        newest = head_of(latest)
+        assert newest is not None
+        told: dict[str, bool] = {}
+        for each in changes_between(latest, since.sequence, newest.sequence):
+            is_blind = not each.entry.changes_rows or each.entry.operation == "append"
+            told[each.object_id] = told.get(each.object_id, True) and is_blind
+        return {name for name, is_blind in told.items() if is_blind}
 
     def _on_top_of(self, latest: Manifest) -> tuple[list[LeafVersion], pa.Table | None]:
         """The staged versions on top of a manifest, and the rows of the partitions it lacks."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import pickle
 import threading
 import uuid
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-_WORK = "work"
 _GROUP = "spark.jobGroup.id"
 # How often Spark is asked how many tasks are done.
 SECONDS = 0.25
@@ -40,24 +37,10 @@ class Work(Protocol):
         """The rows of one task."""
 
 
-def options_of(work: Work) -> dict[str, str]:
-    """The options by which `format("phalanx")` is told what to do."""
-    packed = zlib.compress(pickle.dumps(work), 1)
-    return {_WORK: base64.b85encode(packed).decode()}
-
-
-def work_of(options: Mapping[str, str]) -> Work | None:
-    """What `options_of` in the same session has told; None if a table is read."""
-    told = options.get(_WORK)
-    if told is None:
-        return None
-    work: Work = pickle.loads(zlib.decompress(base64.b85decode(told)))
-    return work
-
-
 def on_spark(spark: Any, work: Work) -> Any:
     """The rows of all tasks, as a DataFrame of the session."""
-    return spark.read.format("phalanx").options(**options_of(work)).load()
+    # Whoever has a session has the layer above, which knows Spark.
+    return import_module("phalanx.spark.work_source").frame_of(spark, work)
 
 
 def collected(spark: Any, work: Work, finished: Callable[[int], None]) -> list[Any]:

@@ -20,15 +20,15 @@ final class BridgedTable extends PythonTable {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+        Tables.checkNotInternal(options);
         return scanBuilder(source, schema, options);
     }
 
     static ScanBuilder scanBuilder(
             Source source, StructType schema, CaseInsensitiveStringMap options) {
-        // Other work than reading a table is planned already, and has no conditions.
+        // What is told of a table has no conditions.
         boolean isTable =
-                !options.containsKey("work")
-                        && !options.containsKey("metadata_table")
+                !options.containsKey("metadata_table")
                         && !"true".equalsIgnoreCase(options.get("changes"));
         CaseInsensitiveStringMap own = Hints.without(options);
         return isTable
@@ -39,6 +39,7 @@ final class BridgedTable extends PythonTable {
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return new RowWrite.Builder(source, info);
+        Tables.checkNotInternal(info.options());
+        return new RowWrite.Builder(source, info, new Reads(null));
     }
 }

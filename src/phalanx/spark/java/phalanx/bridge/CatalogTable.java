@@ -70,12 +70,15 @@ class CatalogTable implements SupportsRead {
     /** The options of a query, where the table is, and as of which snapshot it was loaded. */
     final CaseInsensitiveStringMap readOptions(CaseInsensitiveStringMap given) {
         Map<String, String> options = options(given);
-        options.putAll(Hints.pinned(texts(loaded.get("options"))));
+        Map<String, String> own = texts(loaded.get("options"));
+        // Who asks for an older state has it for good; others go on from the newest one.
+        options.putAll(loaded.get("read_only").asBoolean() ? own : Hints.pinned(own));
         return new CaseInsensitiveStringMap(options);
     }
 
     /** The options of a query, and where the table is. */
     final Map<String, String> options(CaseInsensitiveStringMap given) {
+        tables.check(name, given);
         Map<String, String> options = new HashMap<>(given.asCaseSensitiveMap());
         // Spark has loaded the table as of then.
         options.keySet().removeIf(key -> key.toLowerCase().matches("(version|timestamp)asof"));

@@ -22,13 +22,14 @@ import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A write whose rows Spark brings to their partitions first, unless it is told not to. */
-final class CatalogWrite implements RequiresDistributionAndOrdering {
-    private final Write rows;
-    private final Write batches;
+final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reader {
+    private final RowWrite rows;
+    private final RowWrite batches;
     private final Transform[] clusters;
     private final Transform[] orders;
 
-    private CatalogWrite(Write rows, Write batches, Transform[] clusters, Transform[] orders) {
+    private CatalogWrite(
+            RowWrite rows, RowWrite batches, Transform[] clusters, Transform[] orders) {
         this.rows = rows;
         this.batches = batches;
         this.clusters = clusters;
@@ -60,6 +61,11 @@ final class CatalogWrite implements RequiresDistributionAndOrdering {
     @Override
     public BatchWrite toBatch() {
         return rows.toBatch();
+    }
+
+    @Override
+    public Reads reads() {
+        return rows.reads();
     }
 
     @Override
@@ -135,7 +141,7 @@ final class CatalogWrite implements RequiresDistributionAndOrdering {
                     write(options), write(table.options(info.options())), clusters, orders);
         }
 
-        private Write write(Map<String, String> options) {
+        private RowWrite write(Map<String, String> options) {
             RowWrite.Builder builder =
                     new RowWrite.Builder(
                             Tables.source(),
@@ -144,8 +150,9 @@ final class CatalogWrite implements RequiresDistributionAndOrdering {
                                     info.schema(),
                                     new CaseInsensitiveStringMap(options),
                                     info.rowIdSchema(),
-                                    info.metadataSchema()));
-            return (overwrites ? builder.truncate() : builder).build();
+                                    info.metadataSchema()),
+                            new Reads(table));
+            return (RowWrite) (overwrites ? builder.truncate() : builder).build();
         }
     }
 }

@@ -1,5 +1,10 @@
 package phalanx.bridge;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
@@ -17,6 +22,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Some;
+import scala.jdk.javaapi.CollectionConverters;
 
 /** Reads the columns that a query needs, all of their rows, and hands them on as columns. */
 final class ColumnScan extends PythonScan {
@@ -24,6 +30,8 @@ final class ColumnScan extends PythonScan {
     private final StructType schema;
     private final StructType columns;
     private final CaseInsensitiveStringMap options;
+    // What is read instead of a table; null if a table is.
+    private final byte[] work;
     private Batch batch;
     private boolean streams;
 
@@ -31,12 +39,14 @@ final class ColumnScan extends PythonScan {
             Source source,
             StructType schema,
             StructType columns,
-            CaseInsensitiveStringMap options) {
+            CaseInsensitiveStringMap options,
+            byte[] work) {
         super(source, Source.NAME, columns, options, new Filter[0]);
         this.source = source;
         this.schema = schema;
         this.columns = columns;
         this.options = options;
+        this.work = work;
     }
 
     @Override
@@ -51,18 +61,42 @@ final class ColumnScan extends PythonScan {
         return super.toMicroBatchStream(checkpoint);
     }
 
+    /** Where the table is whose newest state is read; null if none is. */
+    String path() {
+        boolean isOfThePast =
+                options.containsKey("snapshot") || options.containsKey("to_snapshot");
+        return isOfThePast ? null : options.get("path");
+    }
+
     /** Planned once, however often Spark asks. */
     @Override
     public synchronized Batch toBatch() {
         if (batch == null) {
-            PythonDataSourceCreationResult made =
-                    source.getOrCreateDataSourceInPython(
-                            Source.NAME, options, new Some<>(schema));
-            PythonDataSourceReadInfo plan =
-                    source.source().createReadInfoInPython(made, columns, false);
+            PythonDataSourceReadInfo plan = work == null ? readInfo() : workInfo();
             batch = new ColumnBatch(Source.planned(plan), Source.NAME, columns, options);
         }
         return batch;
+    }
+
+    private PythonDataSourceReadInfo readInfo() {
+        PythonDataSourceCreationResult made =
+                source.getOrCreateDataSourceInPython(Source.NAME, options, new Some<>(schema));
+        return source.source().createReadInfoInPython(made, columns, false);
+    }
+
+    private PythonDataSourceReadInfo workInfo() {
+        ObjectNode question = Planner.JSON.createObjectNode();
+        question.put("work", Base64.getEncoder().encodeToString(work));
+        question.put("schema", columns.json());
+        question.put("batch_rows", TableScan.batchRows());
+        JsonNode planned = Planner.ask(source.source().dataSourceCls(), question);
+        List<byte[]> tasks = new ArrayList<>();
+        for (JsonNode task : planned.get("tasks")) {
+            tasks.add(Base64.getDecoder().decode(task.asText()));
+        }
+        return new PythonDataSourceReadInfo(
+                Base64.getDecoder().decode(planned.get("function").asText()),
+                CollectionConverters.asScala(tasks).toSeq());
     }
 
     /** Learns which columns a query needs. */
@@ -72,6 +106,7 @@ final class ColumnScan extends PythonScan {
         final CaseInsensitiveStringMap options;
         // Columns that are there for who names them.
         final StructType hidden;
+        private final byte[] work;
         StructType columns;
 
         Builder(
@@ -79,6 +114,16 @@ final class ColumnScan extends PythonScan {
                 StructType schema,
                 CaseInsensitiveStringMap options,
                 StructType hidden) {
+            this(source, schema, options, hidden, null);
+        }
+
+        Builder(
+                Source source,
+                StructType schema,
+                CaseInsensitiveStringMap options,
+                StructType hidden,
+                byte[] work) {
+            this.work = work;
             this.source = source;
             this.schema = schema;
             this.options = options;
@@ -112,7 +157,7 @@ final class ColumnScan extends PythonScan {
 
         @Override
         public Scan build() {
-            return new ColumnScan(source, schema, columns, options);
+            return new ColumnScan(source, schema, columns, options, work);
         }
     }
 

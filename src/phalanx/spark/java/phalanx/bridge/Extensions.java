@@ -17,6 +17,7 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.write.RowLevelOperationTable;
+import org.apache.spark.sql.execution.SparkStrategy;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.Option;
 import scala.PartialFunction;
@@ -50,6 +51,13 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                         @Override
                         public Rule<LogicalPlan> apply(org.apache.spark.sql.SparkSession own) {
                             return new SourceKeys(own);
+                        }
+                    });
+            session.injectPlannerStrategy(
+                    new AbstractFunction1<>() {
+                        @Override
+                        public SparkStrategy apply(org.apache.spark.sql.SparkSession ignored) {
+                            return new Reads.Finding();
                         }
                     });
         }

@@ -45,6 +45,11 @@ record Hints(boolean joins, List<String> gathered, boolean pinned) {
         return options;
     }
 
+    /** Whether the options name an older state themselves, which nobody changes any more. */
+    boolean isOfThePast(CaseInsensitiveStringMap options) {
+        return options.containsKey(SNAPSHOT) && !pinned;
+    }
+
     /** The options of a stream, which goes on from the snapshot that was newest at the loading. */
     static CaseInsensitiveStringMap beyondPin(CaseInsensitiveStringMap options) {
         return without(options, List.of(SNAPSHOT));

@@ -16,13 +16,18 @@ final class Question {
     private final Source source;
     private final ObjectNode about;
 
-    Question(Source source, StructType schema, CaseInsensitiveStringMap options) {
+    Question(
+            Source source,
+            StructType schema,
+            CaseInsensitiveStringMap options,
+            boolean changesRows) {
         this.source = source;
         PythonDataSourceCreationResult made =
                 source.getOrCreateDataSourceInPython(Source.NAME, options, new Some<>(schema));
         about = Planner.JSON.createObjectNode();
         about.put("query", UUID.randomUUID().toString());
         about.put("source", Base64.getEncoder().encodeToString(made.dataSource()));
+        about.put("changes_rows", changesRows);
         about.put("zone", SQLConf.get().sessionLocalTimeZone());
         about.putArray("conditions");
     }

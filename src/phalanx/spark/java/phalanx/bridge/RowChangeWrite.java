@@ -16,7 +16,6 @@ import org.apache.spark.sql.connector.write.RowLevelOperation.Command;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWriterFactory;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
@@ -24,15 +23,18 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** Changes of rows on their way to Python: what happens to each, its id, and its new values. */
-final class RowChangeWrite implements DeltaWrite, RequiresDistributionAndOrdering {
+final class RowChangeWrite
+        implements DeltaWrite, RequiresDistributionAndOrdering, Reads.Reader {
     private static final StructField OPERATION =
             new StructField("_phalanx_operation", DataTypes.IntegerType, false, Metadata.empty());
 
     private final RowChanges changes;
     private final LogicalWriteInfo info;
+    private final Reads reads;
 
     RowChangeWrite(RowChanges changes, LogicalWriteInfo given, CaseInsensitiveStringMap options) {
         this.changes = changes;
+        this.reads = new Reads(changes.table());
         this.info =
                 new LogicalWriteInfoImpl(
                         given.queryId(),
@@ -86,6 +88,11 @@ final class RowChangeWrite implements DeltaWrite, RequiresDistributionAndOrderin
     }
 
     @Override
+    public Reads reads() {
+        return reads;
+    }
+
+    @Override
     public DeltaBatchWrite toBatch() {
         return new Batch();
     }
@@ -103,14 +110,7 @@ final class RowChangeWrite implements DeltaWrite, RequiresDistributionAndOrderin
 
         @Override
         public void commit(WriterCommitMessage[] messages) {
-            byte[] looked = changes.looked();
-            if (looked == null) {
-                super.commit(messages);
-                return;
-            }
-            WriterCommitMessage[] more = Arrays.copyOf(messages, messages.length + 1);
-            more[messages.length] = new PythonWriterCommitMessage(looked);
-            super.commit(more);
+            super.commit(reads.with(messages));
         }
     }
 }

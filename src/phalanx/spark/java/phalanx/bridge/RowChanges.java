@@ -17,10 +17,11 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * which of them go, and which come. Both are of the same state of the table.
  */
 final class RowChanges implements SupportsDelta {
+    static final String OPTION = "row_changes";
+
     private final RowLevelTable table;
     private final Command command;
     private Map<String, String> begun;
-    private TableScan scan;
 
     RowChanges(RowLevelTable table, Command command) {
         this.table = table;
@@ -63,6 +64,7 @@ final class RowChanges implements SupportsDelta {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+        table.tables.check(table.name(), given);
         return table.scanBuilder(options(given), this);
     }
 
@@ -75,14 +77,5 @@ final class RowChanges implements SupportsDelta {
                 return new RowChangeWrite(RowChanges.this, info, options);
             }
         };
-    }
-
-    void scannedBy(TableScan made) {
-        scan = made;
-    }
-
-    /** What tells Python where rows were looked for; null if it need not know. */
-    byte[] looked() {
-        return command == Command.MERGE && scan != null ? scan.looked() : null;
     }
 }

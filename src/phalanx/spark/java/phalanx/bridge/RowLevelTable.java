@@ -76,6 +76,7 @@ final class RowLevelTable extends WritableTable
 
     @Override
     public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+        tables.check(name(), info.options());
         return () -> new RowChanges(this, info.command());
     }
 

@@ -6,6 +6,7 @@ import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonBatchWrite;
@@ -17,13 +18,15 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /** Spark's write by Python, with tasks that hand over their rows faster. */
-final class RowWrite extends PythonWrite {
+final class RowWrite extends PythonWrite implements Reads.Reader {
     private final Source source;
     private final LogicalWriteInfo info;
     private final boolean overwrites;
+    private final Reads reads;
 
-    private RowWrite(Source source, LogicalWriteInfo info, boolean overwrites) {
+    private RowWrite(Source source, LogicalWriteInfo info, boolean overwrites, Reads reads) {
         super(source, Source.NAME, info, overwrites);
+        this.reads = reads;
         this.source = source;
         this.info = info;
         this.overwrites = overwrites;
@@ -37,7 +40,17 @@ final class RowWrite extends PythonWrite {
                 return new RowWriterFactory(
                         (PythonBatchWriterFactory) super.createBatchWriterFactory(physical));
             }
+
+            @Override
+            public void commit(WriterCommitMessage[] messages) {
+                super.commit(reads.with(messages));
+            }
         };
+    }
+
+    @Override
+    public Reads reads() {
+        return reads;
     }
 
     @Override
@@ -56,10 +69,12 @@ final class RowWrite extends PythonWrite {
     static final class Builder extends PythonWriteBuilder {
         private final Source source;
         private final LogicalWriteInfo info;
+        private final Reads reads;
         private boolean overwrites;
 
-        Builder(Source source, LogicalWriteInfo info) {
+        Builder(Source source, LogicalWriteInfo info, Reads reads) {
             super(source, Source.NAME, info);
+            this.reads = reads;
             this.source = source;
             this.info = info;
         }
@@ -73,7 +88,7 @@ final class RowWrite extends PythonWrite {
         @Override
         public Write build() {
             check(info.schema());
-            return new RowWrite(source, info, overwrites);
+            return new RowWrite(source, info, overwrites, reads);
         }
 
         /** PySpark lacks the timestamps of nanoseconds, and would say so by a stack trace. */

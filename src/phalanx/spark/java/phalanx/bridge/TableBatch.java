@@ -1,6 +1,8 @@
 package phalanx.bridge;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
+import java.io.ObjectOutputStream;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
@@ -27,6 +29,7 @@ final class TableBatch implements Batch {
     private InputPartition[] partitions;
     private long leaves = -1;
     private byte[] looked;
+    private volatile boolean isRead;
     private ColumnScan.ColumnBatch columnBatch;
 
     TableBatch(
@@ -54,8 +57,9 @@ final class TableBatch implements Batch {
             byte[] task = base64.decode(planned.get("tasks").get(i).asText());
             made[i] =
                     keyTypes == null
-                            ? new PythonInputPartition(i, task)
-                            : new KeyedPartition(i, task, Values.row(keys.get(i), keyTypes));
+                            ? new Partition(i, task, this)
+                            : new KeyedPartition(
+                                    i, task, this, Values.row(keys.get(i), keyTypes));
         }
         byte[] function = base64.decode(planned.get("function").asText());
         List<byte[]> none = new ArrayList<>();
@@ -66,7 +70,18 @@ final class TableBatch implements Batch {
                 new ColumnScan.ColumnBatch(Source.planned(info), Source.NAME, columns, options);
         partitions = made;
         leaves = planned.get("partitions").asLong();
-        looked = base64.decode(planned.get("looked").asText());
+        JsonNode told = planned.get("looked");
+        looked = told.isNull() ? null : base64.decode(told.asText());
+        // Without tasks nothing will tell that there is nothing to read.
+        isRead = made.length == 0;
+    }
+
+    /**
+     * Whether Spark has handed the tasks out, and there is something to tell of it: batches that it
+     * only has planned read nothing.
+     */
+    boolean isRead() {
+        return isRead && looked != null;
     }
 
     /** What tells Python which rows are looked for; null before the tasks are planned. */
@@ -101,12 +116,28 @@ final class TableBatch implements Batch {
         return Objects.hash(question);
     }
 
-    private static final class KeyedPartition extends PythonInputPartition
-            implements HasPartitionKey {
+    /** A task, which tells its batch when it is on its way to an executor. */
+    private static class Partition extends PythonInputPartition {
+        private final transient TableBatch batch;
+
+        Partition(int index, byte[] task, TableBatch batch) {
+            super(index, task);
+            this.batch = batch;
+        }
+
+        private void writeObject(ObjectOutputStream out) throws IOException {
+            if (batch != null) {
+                batch.isRead = true;
+            }
+            out.defaultWriteObject();
+        }
+    }
+
+    private static final class KeyedPartition extends Partition implements HasPartitionKey {
         private final InternalRow key;
 
-        KeyedPartition(int index, byte[] task, InternalRow key) {
-            super(index, task);
+        KeyedPartition(int index, byte[] task, TableBatch batch, InternalRow key) {
+            super(index, task, batch);
             this.key = key;
         }
 

@@ -7,10 +7,12 @@ import com.fasterxml.jackson.databind.node.IntNode;
 import com.fasterxml.jackson.databind.node.NullNode;
 import com.fasterxml.jackson.databind.node.TextNode;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
+import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
@@ -36,7 +38,10 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /** A read of a table: Python has planned it, and Spark is told what there is to know. */
 final class TableScan extends PythonScan
-        implements SupportsReportStatistics, SupportsReportPartitioning, SupportsRuntimeV2Filtering {
+        implements SupportsReportStatistics,
+                SupportsReportPartitioning,
+                SupportsRuntimeV2Filtering,
+                Reads.Looking {
     private static final int MOST_VALUES = 100_000;
 
     private final Source source;
@@ -48,7 +53,8 @@ final class TableScan extends PythonScan
     private final Hints hints;
     private JsonNode described;
     private ArrayNode runtime = Planner.JSON.createArrayNode();
-    private TableBatch last;
+    // Spark asks for one again once it knows the runtime filters, and when it plans anew.
+    private final List<TableBatch> batches = new CopyOnWriteArrayList<>();
     private boolean streams;
 
     TableScan(
@@ -114,11 +120,12 @@ final class TableScan extends PythonScan
                         .with("keyed", BooleanNode.valueOf(isKeyed()))
                         .with("runtime", runtime)
                         .with("batch_rows", IntNode.valueOf(batchRows()));
-        last = new TableBatch(source, columns, options, tasks, keyTypes());
-        return last;
+        TableBatch batch = new TableBatch(source, columns, options, tasks, keyTypes());
+        batches.add(batch);
+        return batch;
     }
 
-    private static int batchRows() {
+    static int batchRows() {
         int rows = SQLConf.get().arrowMaxRecordsPerBatch();
         return rows > 0 ? rows : Integer.MAX_VALUE;
     }
@@ -254,9 +261,16 @@ final class TableScan extends PythonScan
         runtime = Tree.of(kept.toArray(new Predicate[0]));
     }
 
-    /** What tells Python where rows were looked for; null before that is planned. */
-    byte[] looked() {
-        return last == null ? null : last.looked();
+    /** What tells Python where rows were looked for, by the tasks that ran. */
+    @Override
+    public Collection<byte[]> looked() {
+        List<byte[]> found = new ArrayList<>();
+        for (TableBatch batch : batches) {
+            if (batch.isRead() && !hints.isOfThePast(options)) {
+                found.add(batch.looked());
+            }
+        }
+        return found;
     }
 
     @Override
@@ -267,10 +281,13 @@ final class TableScan extends PythonScan
         JsonNode known = described();
         String limited = limit == null ? "" : ", limit " + limit;
         // Once it has run, what other sides of joins have pruned is known too.
-        boolean isPlanned = last != null && last.leaves() >= 0;
+        TableBatch last = null;
+        for (TableBatch batch : batches) {
+            last = batch.leaves() >= 0 ? batch : last;
+        }
         return String.format(
                 "phalanx: %,d of %,d partitions, where %s%s",
-                isPlanned ? last.leaves() : known.get("partitions").asLong(),
+                last != null ? last.leaves() : known.get("partitions").asLong(),
                 known.get("total").asLong(),
                 known.get("where").asText(),
                 limited);

@@ -50,7 +50,7 @@ final class TableScanBuilder extends ColumnScan.Builder
 
     private Question question() {
         if (question == null) {
-            question = new Question(source, schema, options);
+            question = new Question(source, schema, options, changes != null);
         }
         return question;
     }
@@ -139,14 +139,15 @@ final class TableScanBuilder extends ColumnScan.Builder
             String name = "agg" + columns.size();
             columns.add(new StructField(name, type, true, Metadata.empty()));
         }
-        JsonNode rows =
+        JsonNode answer =
                 question()
                         .with("by", Tree.of(aggregation.groupByExpressions()))
                         .with("functions", functions)
-                        .ask("aggregate")
-                        .get("rows");
+                        .ask("aggregate");
         StructType output = new StructType(columns.toArray(new StructField[0]));
-        return rows.isNull() ? null : new AnsweredScan(output, rows);
+        return answer.get("rows").isNull()
+                ? null
+                : new AnsweredScan(output, answer, hints.isOfThePast(options));
     }
 
     @Override
@@ -154,11 +155,6 @@ final class TableScanBuilder extends ColumnScan.Builder
         if (answered != null) {
             return answered;
         }
-        TableScan scan =
-                new TableScan(source, schema, columns, options, question(), limit, hints);
-        if (changes != null) {
-            changes.scannedBy(scan);
-        }
-        return scan;
+        return new TableScan(source, schema, columns, options, question(), limit, hints);
     }
 }

@@ -15,6 +15,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class Tables {
     private static final String ROOT = "root";
     private static final String STORAGE = "storage.";
+    private static final String STORAGE_OPTIONS = "storage_options";
+    private static final String PATH = "path";
 
     private final String catalog;
     private final String root;
@@ -78,9 +80,38 @@ final class Tables {
     /** The options with which a source finds a table. */
     Map<String, String> options(String path) {
         Map<String, String> options = new HashMap<>();
-        options.put("path", path);
+        options.put(PATH, path);
         storage.forEach((key, value) -> options.put(STORAGE + key, value));
         return options;
+    }
+
+    /**
+     * Refuses options of a query that say where a table is, or how its store is reached: they would
+     * send what the catalog knows, its credentials too, wherever the query says.
+     */
+    void check(String table, CaseInsensitiveStringMap given) {
+        checkNotInternal(given);
+        for (String key : given.keySet()) {
+            if (key.startsWith(STORAGE) || key.equals(STORAGE_OPTIONS) || key.equals(PATH)) {
+                throw new Refused(
+                        String.format(
+                                "Cannot use %s with the option '%s': where a table is, and how its"
+                                        + " store is reached, is set for the catalog alone. Leave"
+                                        + " it out, or set spark.sql.catalog.%s.storage.<key>.",
+                                table, key, catalog));
+            }
+        }
+    }
+
+    /** Refuses the option by which the parts of a change of rows know each other. */
+    static void checkNotInternal(CaseInsensitiveStringMap given) {
+        if (given.containsKey(RowChanges.OPTION)) {
+            throw new Refused(
+                    String.format(
+                            "Cannot use the option '%s': Spark's UPDATE, MERGE and DELETE pass a"
+                                    + " change of rows by it. Leave it out.",
+                            RowChanges.OPTION));
+        }
     }
 
     static ArrayNode names(String[] parts) {
