@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
-from hypothesis import example, given, settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phalanx
@@ -80,4 +83,56 @@ def test_a_table_gives_counts_and_deletes_the_rows_that_sql_says(
             assert {n % 1000 for n in stored.scan().to_arrow()["id"].to_pylist()} == left
 
 
-_ = example
+FOUND = pa.table(
+    {
+        "id": pa.array(range(6), pa.int64()),
+        "x": pa.array([1, 2, 3, 4, 5, None], pa.int64()),
+        "y": pa.array([1, None, 1, None, 2, 2], pa.int64()),
+        "d": pa.array([*map(Decimal, ("99999.99", "0.10", "0.11", "1", "2.5")), None]).cast(
+            pa.decimal128(9, 2)
+        ),
+        "f": pa.array([0.0, -0.0, 0.1, math.inf, math.nan, None]),
+        "ts": pa.array([0, 10**18, -(10**18), 10**15, 5, None], pa.int64()).cast(
+            pa.timestamp("ns")
+        ),
+    }
+)
+
+
+@pytest.mark.parametrize("spec", ["", "x", "bucket(2, x), year(ts)"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "NOT (x IN (1, 2) AND x IN (3, 4))",
+        "NOT (x IN (1) AND x NOT IN (1))",
+        "NOT (x IN (1) AND x NOT IN (1, 2, NULL))",
+        "(x IN (1, 2) AND x IN (3, 4)) IS NULL",
+        "(x NOT IN (1, 2) AND y = 2) OR (x NOT IN (3, 4) AND y = 2)",
+        "x NOT IN (1, 2) OR x NOT IN (3, 4) OR y IS NULL",
+        "CASE WHEN x IN (1, 2) AND x IN (3, 4) THEN true ELSE x IS NULL END",
+        "NOT (CASE x WHEN 1 THEN 2 WHEN 2.5 THEN 3 ELSE 0.5 END = f * 0.1)",
+        "d = 99999.99",
+        "NOT (d <> 99999.99)",
+        "d IN (99999.99, 0.105)",
+        "d NOT IN (0.1, 0.105, NULL)",
+        "f IN (-0.0, 1, 2, 3, 4)",
+        "f NOT IN (0.0, 1, 2, 3, 4)",
+        "date_part('year', ts) < 9999",
+        "NOT (date_part('year', ts) >= 9999)",
+        "date_part('year', ts) <> 1500 AND date_part('year', ts) > 1600",
+        "date_part('year', ts) BETWEEN 1 AND 9999",
+        "date_part('year', ts) IN (1970, 2001, 9999)",
+        "x < 99999999999999999999 AND x > 2.5",
+        "(x = 2.5) IS NULL",
+    ],
+)
+def test_what_was_found_wrong_once(where: str, spec: str, tmp_path: Path) -> None:
+    judged = by_duckdb(FOUND, where)
+    assert judged is not None
+    wanted = [row for row, true in enumerate(judged.to_pylist()) if true]
+    table = phalanx.create(str(tmp_path / "t"), FOUND.schema, spec or [])
+    table.append(FOUND)
+    assert sorted(table.scan(where).to_arrow()["id"].to_pylist()) == wanted
+    assert table.delete(where) == len(wanted)
+    left = sorted(table.scan().to_arrow()["id"].to_pylist())
+    assert left == [row for row in range(FOUND.num_rows) if row not in wanted]

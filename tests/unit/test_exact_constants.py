@@ -10,6 +10,7 @@ import pytest
 from phalanx.errors import InvalidPredicate
 from phalanx.model.binding import bind
 from phalanx.model.evaluation import matches
+from phalanx.model.expression import checked
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema
 
@@ -134,3 +135,11 @@ def test_a_value_is_computed_only_where_it_is_needed() -> None:
         "NOT (i = 0 OR 10 / i <> 2)",
     ):
         assert matches(bind(where, SCHEMA), rows).to_pylist() == [False, True, False], where
+
+
+def test_values_of_a_case_have_one_type() -> None:
+    rows = rows_of(i=pa.array([1, 2, None]), single=pa.array([0.5, 3.0, 0.5], pa.float32()))
+    where = "CASE WHEN i = 1 THEN 1 WHEN i = 2 THEN 2.5 ELSE 0 END >= single"
+    assert matches(bind(where, SCHEMA), rows).to_pylist() == [True, False, False]
+    expression = checked("CASE WHEN col0 > 1 THEN 0.5 ELSE 1 END", [pa.int64()], pa.float64())
+    assert expression.apply(pa.array([1, 2, None])).to_pylist() == [1.0, 0.5, 1.0]

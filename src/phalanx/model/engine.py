@@ -68,7 +68,7 @@ _STEADY = frozenset(
     {"now", "current_date", "current_time", "current_timestamp", "today", "version"}
 )
 _LOGIC = (
-    frozenset({"AND", "OR", "NOT", "=", "!=", "<", "<=", ">", ">=", "coalesce"})
+    frozenset({"AND", "OR", "NOT", "=", "!=", "<", "<=", ">", ">="})
     | {"IS DISTINCT FROM", "IS NOT DISTINCT FROM"}
     | POSTFIX_OPERATORS
 )
@@ -280,9 +280,6 @@ class _Evaluation:
                 return pc.invert(self._truth(arg))
             case Call(name=name, args=(arg,)) if name in POSTFIX_OPERATORS:
                 return self._test(name, arg)
-            case Call(name="coalesce", args=args):
-                tests = tuple((Call("IS NOT NULL", (arg,)), arg) for arg in args)
-                return self._case(Case(None, tests, None))
             case Case():
                 return self._case(node)
             case Call(name=name) if name in LIFTED_FUNCTIONS:
@@ -352,7 +349,7 @@ class _Evaluation:
             values.append(self._at(places).value(then))
             source[places] = np.arange(count, count + len(places))
             count += len(places)
-        kind = next((each.type for each in values if not pt.is_null(each.type)), pa.null())
+        kind = _common_type(values)
         together = pa.concat_arrays([each.cast(kind) for each in values])
         return together.take(pa.array(source, mask=source < 0))
 
@@ -371,6 +368,16 @@ class _Evaluation:
     def _read_by(self, node: Node) -> dict[str, pa.Array]:
         read = {path[0] for path in columns_of(node)}
         return {name: column for name, column in self._columns.items() if name in read}
+
+
+def _common_type(values: Sequence[pa.Array]) -> pa.DataType:
+    """The type of a CASE with these values."""
+    kinds = list(dict.fromkeys(each.type for each in values if not pt.is_null(each.type)))
+    if len(kinds) < 2:
+        return kinds[0] if kinds else pa.null()
+    nulls = {f"c{place}": pa.nulls(1, kind) for place, kind in enumerate(kinds)}
+    branches = "".join(f" WHEN {name} IS NULL THEN {name}" for name in nulls)
+    return evaluate_sql(f"CASE{branches} END", nulls, 1).type
 
 
 def _is(found: pa.BooleanArray, value: bool) -> npt.NDArray[np.bool_]:
