@@ -846,3 +846,22 @@ def test_the_transaction_of_a_compaction_of_indexed_rows_lacks_arguments(
     monkeypatch.setattr(LanceOperation.RewrittenIndex.__init__, "__defaults__", None)
     with pytest.raises(TypeError, match="missing 3 required positional arguments"):
         dataset.read_transaction(dataset.version)
+
+
+def test_the_message_of_a_commit_stays_with_it(tmp_path: Path) -> None:
+    """Also where Lance puts the commit on top of another: marks of commits depend on it."""
+    path = str(tmp_path / "leaf")
+    base = lance.write_dataset(pa.table({"n": [1]}), path)
+    files = [write_fragments(pa.table({"n": [n]}), base) for n in (2, 3)]
+    for number, new in enumerate(files):
+        LanceDataset.commit(
+            base, LanceOperation.Append(new), read_version=1, commit_message=f"mark {number}"
+        )
+    dataset = lance.dataset(path)
+    messages = [
+        (dataset.read_transaction(version).transaction_properties or {}).get(
+            "__lance_commit_message"
+        )
+        for version in (1, 2, 3)
+    ]
+    assert messages == [None, "mark 0", "mark 1"]
