@@ -145,6 +145,7 @@ PLACES = {
     "STORAGE.aws_endpoint": EVIL,
     "storage_options": f'{{"aws_endpoint": "{EVIL}"}}',
     "path": "/tmp/elsewhere",
+    "trust_locations": "true",
 }
 
 

@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import org.apache.spark.SparkThrowable;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
@@ -15,8 +16,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class Tables {
     private static final String ROOT = "root";
     private static final String STORAGE = "storage.";
-    private static final String STORAGE_OPTIONS = "storage_options";
     private static final String PATH = "path";
+    private static final Set<String> OF_THE_CATALOG =
+            Set.of(PATH, "storage_options", "trust_locations");
 
     private final String catalog;
     private final String root;
@@ -92,7 +94,7 @@ final class Tables {
     void check(String table, CaseInsensitiveStringMap given) {
         checkNotInternal(given);
         for (String key : given.keySet()) {
-            if (key.startsWith(STORAGE) || key.equals(STORAGE_OPTIONS) || key.equals(PATH)) {
+            if (key.startsWith(STORAGE) || OF_THE_CATALOG.contains(key)) {
                 throw new Refused(
                         String.format(
                                 "Cannot use %s with the option '%s': where a table is, and how its"
