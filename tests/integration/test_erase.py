@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -309,3 +312,37 @@ def test_the_shell_erases(table: phalanx.Table) -> None:
     found = run_json("erase", table.uri, WHERE)
     assert (found["rows"], found["files_removed"]) == (0, [])
     assert_fails(run("erase", table.uri, "nobody = 1"), 1, "nobody")
+
+
+def test_beside_other_writers(tmp_path: Path) -> None:
+    """What they began before does not bring a row back, and what they add stays."""
+    table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
+    table.append(rows(*((f"{n % 3}", MARKER if n % 5 == 0 else "bob", n) for n in range(60))))
+    assert table.update(WHERE, {"k": "k"}) == 12
+    added = Counter[int]()
+
+    def move() -> None:
+        mine = phalanx.open(table.uri)
+        for number in range(4):
+            with suppress(phalanx.CommitConflict):
+                mine.update(WHERE, {"k": f"'{number}'"})
+
+    def add(first: int) -> None:
+        mine = phalanx.open(table.uri)
+        for number in range(first, first + 4):
+            with suppress(phalanx.CommitConflict):
+                mine.append(rows((f"{number % 4}", "eve", number)))
+                added[number] += 1
+
+    with ThreadPoolExecutor(3) as pool:
+        work = [pool.submit(move), pool.submit(add, 1000), pool.submit(add, 2000)]
+        done = phalanx.open(table.uri).erase(WHERE)
+        for each in work:
+            each.result()
+    assert done.live_rows == 12
+    check_rows = Counter(n for _, name, n in held(phalanx.open(table.uri)) if name == "eve")
+    assert check_rows == added
+    assert table.scan(WHERE).count_rows() == 0
+    # What the others were about to write when they were refused goes with the next one.
+    table.erase(WHERE)
+    check(table)

@@ -48,6 +48,8 @@ class Held:
     rows: int
     files: frozenset[str]
     in_indexes: bool
+    # All its data files.
+    listed: frozenset[str] = frozenset()
 
     @property
     def anything(self) -> bool:
@@ -62,6 +64,8 @@ class Search:
     predicate: Predicate
     schema: Schema
     _rows: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+    _versions: dict[tuple[str, int], Held] = field(default_factory=dict)
+    _unlisted: dict[str, bool] = field(default_factory=dict)
 
     @property
     def files_read(self) -> int:
@@ -70,6 +74,12 @@ class Search:
 
     def version(self, location: Location, version: int) -> Held:
         """What a version of a leaf holds."""
+        key = location.uri, version
+        if key not in self._versions:
+            self._versions[key] = self._looked_at(location, version)
+        return self._versions[key]
+
+    def _looked_at(self, location: Location, version: int) -> Held:
         dataset = location.open_leaf(version)
         found = [
             (fragment.fragment_id, rows, files_of(fragment.metadata))
@@ -81,6 +91,7 @@ class Search:
             sum(rows for _, rows, _ in found),
             frozenset(path for *_, files in found for path in files),
             self._in_indexes(dataset, {number for number, *_ in found}),
+            frozenset(path for each in _all(dataset) for path in files_of(each)),
         )
 
     def _in_fragment(
@@ -120,7 +131,13 @@ class Search:
 
         They go by the names of their columns alone: one that cannot be judged may hold one.
         """
-        return any(self._in_file(location, file.path) for file in files)
+        for file in files:
+            uri = f"{location.uri}/{file.path}"
+            if uri not in self._unlisted:
+                self._unlisted[uri] = self._in_file(location, file.path)
+            if self._unlisted[uri]:
+                return True
+        return False
 
     def _in_file(self, location: Location, path: str) -> bool:
         wanted = columns_read(self.predicate, self.schema)
@@ -204,25 +221,10 @@ def files_of(fragment: FragmentMetadata) -> tuple[str, ...]:
     return tuple(file.path for file in (*fragment.files, *overlays))
 
 
-def listed_files(location: Location, versions: Iterable[int]) -> set[str]:
-    """The names of the data files that some versions of a leaf list."""
-    return {
-        path
-        for version in versions
-        for each in _all(location.open_leaf(version))
-        for path in files_of(each)
-    }
-
-
-def rows_ever_listed(manifest: Location) -> pa.Table | None:
-    """All rows that the files of a manifest hold, those included that no version lists any more."""
-    tables = [
-        LanceFileReader(f"{manifest.uri}/{file.path}", storage_options=manifest.storage_options)
-        .read_all()
-        .to_table()
-        for file in data_files(manifest)
-    ]
-    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+def rows_in(manifest: Location, path: str) -> pa.Table:
+    """All rows that a file of a manifest holds, those included that no version lists any more."""
+    reader = LanceFileReader(f"{manifest.uri}/{path}", storage_options=manifest.storage_options)
+    return reader.read_all().to_table()
 
 
 def _all(dataset: lance.LanceDataset) -> list[FragmentMetadata]:

@@ -33,9 +33,8 @@ from phalanx.storage.erasure import (
     Search,
     clean,
     data_files,
-    listed_files,
     merged,
-    rows_ever_listed,
+    rows_in,
 )
 from phalanx.storage.expiry import Expiry, expired, forget_removed, has_files, move_horizon
 from phalanx.storage.files import Folder
@@ -55,6 +54,8 @@ from phalanx.table.vacuum import Fence, files_of, strong_debris
 Progress = Callable[[int, int], None]
 # How long to wait until what was written before is older than what comes, by the store's clock.
 _TICK, _TICK_OF_OBJECT_STORES = 0.02, 1.1
+# A writer may leave files, or bring rows that match, as often as this.
+_MOST_ROUNDS = 5
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -193,6 +194,9 @@ class _Erasure:
         self.progress = progress
         self.search = Search(self.predicate, manifest.properties.schema)
         self._cleaned: dict[tuple[str, int], Cleaned] = {}
+        self._published: Manifest | None = None
+        self._checked: set[str] = set()
+        self._manifest_files: dict[str, bool] = {}
         # What all attempts together have done.
         self.rows: dict[str, int] = {}
         self.files: set[tuple[str, str]] = set()
@@ -202,15 +206,23 @@ class _Erasure:
         self.snapshot: int | None = None
 
     def run(self) -> Erased:
-        fence = head.until_committed(self._attempt, self.manifest, "the erasure")
-        removed = Debris((), {})
-        snapshots: tuple[int, ...] = ()
-        if fence is not None:
+        removed: list[Debris] = []
+        snapshots: list[int] = []
+        for _ in range(_MOST_ROUNDS):
+            if not head.until_committed(self._erase, self.manifest, "the erasure"):
+                break
+            # Everything that was written until now must be older than what comes.
+            time.sleep(_TICK if self.manifest.root.is_local else _TICK_OF_OBJECT_STORES)
+            fence = head.until_committed(self._expire, self.manifest, "the erasure")
+            if fence is None:
+                continue
             root = Folder(self.manifest.root)
-            removed = strong_debris(root, root.files(), fence, _LAST)
-            snapshots = fence.over.snapshots
-            removed.remove()
+            removed.append(strong_debris(root, root.files(), fence, _LAST))
+            snapshots += fence.over.snapshots
+            self._check_removable(removed[-1])
+            removed[-1].remove()
             forget_removed(self.manifest)
+            # A writer that could not commit any more may have left files until now.
         return Erased(
             self.where,
             sum(self.rows.values()),
@@ -219,31 +231,31 @@ class _Erasure:
             sum(each.files_after for each in self.done),
             len(self.dropped),
             self.snapshot,
-            snapshots,
-            files_of(removed),
-            self._verify(removed),
+            tuple(snapshots),
+            pa.concat_tables(map(files_of, [Debris((), {}), *removed])),
+            self._verify(),
         )
 
-    # ── one attempt ──────────────────────────────────────────────────────────────────────────
+    # ── two commits ──────────────────────────────────────────────────────────────────────────
 
-    def _attempt(self) -> Fence | None:
-        """Erase from the newest snapshot, and let older ones expire; None: nothing matches."""
-        base = publish(strong.begin(self.manifest)[0])
-        self._check_schema(base)
+    def _erase(self) -> bool:
+        """Erase from the newest snapshot, in another one; whether there is anything to erase."""
+        base = self._newest()
         found = self._found(base)
         if not found.anything:
-            return None
+            return False
         self._check_free(base, found)
         self._note(found)
         if found.dirty or found.whole:
             self._commit(base, found)
-            base = publish(base.latest())
-            found = self._found(base)
-            if found.dirty or found.whole:
-                raise CommitConflict(
-                    f"Cannot erase from {base.root}: another writer brings back rows that match "
-                    f"{self.where!r}. Stop it, and erase again."
-                )
+        return True
+
+    def _expire(self) -> Fence | None:
+        """Let the snapshots expire that read such rows; None if the newest does again."""
+        base = self._newest()
+        found = self._found(base)
+        if found.dirty or found.whole:
+            return None
         newest = head_of(base)
         if newest is None:
             raise CommitConflict(
@@ -253,11 +265,20 @@ class _Erasure:
         over = expired(base, _LAST, through)
         if found.in_manifest:
             over = _without_namespaces(base, over)
-        # Everything that was written until now must be older than what comes.
-        time.sleep(_TICK if base.root.is_local else _TICK_OF_OBJECT_STORES)
         moment = datetime.now(UTC)
         moved = move_horizon(base, newest, over, moment, everything=found.in_manifest)
         return Fence(base, over, moved.horizon, base.version + 1 if found.in_manifest else 0)
+
+    def _newest(self) -> Manifest:
+        """The newest manifest, which the leaves' main branches show."""
+        base, _ = strong.begin(self.manifest)
+        names = None
+        if self._published is not None:
+            before = self._published.versions().items()
+            names = [name for name, _ in base.versions().items() - before]
+        self._published = publish(base, names)
+        self._check_schema(self._published)
+        return self._published
 
     def _check_schema(self, manifest: Manifest) -> None:
         if manifest.properties.schema != self.manifest.properties.schema:
@@ -308,7 +329,8 @@ class _Erasure:
         affected = [
             name
             for name, held in found.held.items()
-            if name in found.whole or any(each.anything for each in held.values())
+            if name not in self._checked
+            and (name in found.whole or any(each.anything for each in held.values()))
         ]
         for name in affected:
             location = found.leaves[name].location
@@ -337,6 +359,7 @@ class _Erasure:
                 )
             for tag in tags:
                 dataset.tags.delete(tag)
+            self._checked.add(name)
 
     # ── what there is ────────────────────────────────────────────────────────────────────────
 
@@ -386,13 +409,15 @@ class _Erasure:
                 elif held[name][version].anything or name in whole:
                     # Once the newest snapshot is another one.
                     last = max(last, newest.sequence)
+        in_manifest = bool(whole) or self._is_in_manifest(manifest, unpartitioned)
         return _Found(
             leaves,
             held,
             tuple(sorted(whole & listed.keys())),
-            bool(whole) or self._is_in_manifest(manifest, unpartitioned),
+            in_manifest,
             last,
-            self._holds_unlisted(manifest, leaves),
+            # Looked for where there is nothing else: all such files go in any case.
+            not in_manifest and not last and self._holds_unlisted(manifest, leaves, held),
         )
 
     def _held(self, leaves: list[_Leaf]) -> list[dict[int, Held]]:
@@ -413,9 +438,17 @@ class _Erasure:
 
         Rows that were removed stay in them until they are written anew.
         """
-        rows = rows_ever_listed(manifest.root.own(DIRECTORY))
-        if rows is None:
-            return False
+        place = manifest.root.own(DIRECTORY)
+        for file in data_files(place):
+            if file.path not in self._manifest_files:
+                rows = rows_in(place, file.path)
+                self._manifest_files[file.path] = self._names_whole(manifest, rows, except_for)
+            if self._manifest_files[file.path]:
+                return True
+        return False
+
+    def _names_whole(self, manifest: Manifest, rows: pa.Table, except_for: set[str]) -> bool:
+        """Whether rows of a manifest are of partitions that match as a whole."""
         wanted = {DROPPED, "table", "namespace"}
         rows = rows.filter(pc.is_in(rows.column("object_type"), pa.array(sorted(wanted))))
         names = rows.column("object_id").to_pylist()
@@ -444,13 +477,19 @@ class _Erasure:
         found = whole_partitions(view, self.predicate).whole.values()
         return any(each.num_rows for each in found)
 
-    def _holds_unlisted(self, manifest: Manifest, leaves: Mapping[str, _Leaf]) -> bool:
+    def _holds_unlisted(
+        self,
+        manifest: Manifest,
+        leaves: Mapping[str, _Leaf],
+        held: Mapping[str, Mapping[int, Held]],
+    ) -> bool:
         """Whether files may hold a row that matches which no version lists that is kept."""
         if any(has_files(each.location) for each in leaving_leaves(manifest)):
             return True
 
         def look(leaf: _Leaf) -> bool:
-            listed = listed_files(leaf.location, leaf.versions)
+            versions = held[leaf.object_id].values()
+            listed = {path for each in versions for path in each.listed}
             found = [
                 file
                 for file in data_files(leaf.location)
@@ -464,25 +503,29 @@ class _Erasure:
             location.uri.rpartition("/")[2]
             for location in locations_of(with_dropped(manifest)).values()
         }
-        root = Folder(manifest.root)
         # Leaves of writers that died, or that a vacuum was removing.
-        return any(
-            LEAF_DIRECTORY.fullmatch(name)
-            and name not in known
-            and has_files(manifest.root.own(name))
-            for name in root.folders()
-        )
+        others = [
+            manifest.root.own(name)
+            for name in Folder(manifest.root).folders()
+            if LEAF_DIRECTORY.fullmatch(name) and name not in known
+        ]
+        return any(self.search.unlisted(each, data_files(each)) for each in others)
 
     # ── afterwards ───────────────────────────────────────────────────────────────────────────
 
-    def _verify(self, removed: Debris) -> int:
-        """Read every file of the leaves that may hold such rows again; how many were read."""
-        for place, why in removed.left_alone.items():
-            if any(place == location for location in self._places()):
+    def _check_removable(self, found: Debris) -> None:
+        """Refuse to say that rows are gone from a leaf of which nothing can be removed."""
+        affected = {name for name, rows in self.rows.items() if rows}
+        leaves = locations_of(self.manifest.latest(), affected).values()
+        for place, why in found.left_alone.items():
+            if any(place == location.uri for location in leaves):
                 raise StorageFailure(
                     f"Rows that match {self.where!r} may still be stored in {place}: {why}. "
                     "Nothing was removed there. See to that, and erase again."
                 )
+
+    def _verify(self) -> int:
+        """Read every file of the leaves that may hold such rows again; how many were read."""
         manifest = self.manifest.latest()
         again = Search(self.predicate, self.search.schema)
         fresh = _Erasure(manifest, self.where, self.force, None)
@@ -497,10 +540,6 @@ class _Erasure:
                 f"Rows that match {self.where!r} are still stored in {where}. Erase again."
             )
         return again.files_read
-
-    def _places(self) -> set[str]:
-        manifest = self.manifest.latest()
-        return {location.uri for location in locations_of(manifest, self.rows).values()}
 
     def _is_new(self, manifest: Manifest, leaf: _Leaf) -> bool:
         """Whether a snapshot has changed a leaf since the erasure."""

@@ -123,7 +123,10 @@ class Writes(HeldTable):
         Its columns must be the table's (in any order), and all its rows of one partition of the
         newest spec that does not exist yet. `values` are that partition's, by field id: needed
         only for a table without rows. Its field ids become the namespace's: nobody else should
-        write to it meanwhile, and indexes must be dropped first where ids change.
+        write to it meanwhile, and indexes must be dropped first where ids change. It belongs to
+        this table from then on: a vacuum removes old versions of it, and after its partition was
+        dropped all of it. For a partition that is listed, and is outside of the table's folder
+        without a record, as after the table was moved, only the record is written.
 
         Stock clients list it like every other partition. They can open it only if it is inside
         the root: they take every location for a path below it.
