@@ -12,12 +12,12 @@ from phalanx.storage.failures import plain_reason
 from phalanx.storage.head import Head, head_row
 from phalanx.storage.location import Location, new_cache
 from phalanx.storage.manifest import DIRECTORY, Manifest
-from phalanx.storage.manifest_changes import column_of, pin_columns, plain_rows
+from phalanx.storage.manifest_changes import PRIMARY_KEY, column_of, pin_columns, plain_rows
 from phalanx.storage.naming import spec_namespace
 from phalanx.storage.properties import WRITER_FLAG, Properties
 from phalanx.storage.steps import Step, reach
 
-_PRIMARY_KEY = {b"lance-schema:unenforced-primary-key:position": b"0"}
+_PRIMARY_KEY = {PRIMARY_KEY.encode(): b"0"}
 _FIXED_COLUMNS = [
     pa.field("object_id", pa.string(), nullable=False, metadata=_PRIMARY_KEY),
     pa.field("object_type", pa.string(), nullable=False),

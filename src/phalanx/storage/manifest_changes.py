@@ -20,12 +20,16 @@ import pyarrow.types as pt
 from phalanx.errors import CommitConflict
 from phalanx.model.spec import PartitionField
 from phalanx.storage.manifest import DIRECTORY, Manifest
-from phalanx.storage.manifest_columns import METADATA, PIN_COLUMNS, TYPES, converted
+from phalanx.storage.manifest_columns import METADATA, OBJECT_ID, PIN_COLUMNS, TYPES, converted
 from phalanx.storage.manifest_rows import Addresses, change_rows, is_piled_up
 from phalanx.storage.ownership import check_in_place
 from phalanx.storage.properties import EPOCH, Properties
 from phalanx.storage.races import is_lost_race
 from phalanx.storage.steps import Step, reach
+
+# By this Lance knows the key of a table, which it does not enforce but looks at in a race.
+PRIMARY_KEY = "lance-schema:unenforced-primary-key:position"
+_KEY_PREFIX = b"lance-schema:unenforced-primary-key"
 
 
 def insert(manifest: Manifest, rows: pa.Table) -> None:
@@ -154,11 +158,27 @@ def fit_columns(manifest: Manifest) -> None:
             change: Any = {"path": field.name, "data_type": field.type}
             dataset.alter_columns(change)
             reach(Step.COLUMNS_CHANGED)
+    if not _has_key(manifest):
+        # Lance does one of the two at a time, and takes no column with NULLs for a key.
+        if stored[OBJECT_ID] != TYPES[OBJECT_ID]:
+            change = {"path": OBJECT_ID, "data_type": TYPES[OBJECT_ID]}
+            dataset.alter_columns(change)
+        change = {"path": OBJECT_ID, "nullable": False}
+        dataset.alter_columns(change)
+        dataset.update_field_metadata({OBJECT_ID: {PRIMARY_KEY: "0"}})
+        reach(Step.COLUMNS_CHANGED)
 
 
 def has_fit_columns(manifest: Manifest) -> bool:
     """Whether a write can go on with the columns that are there."""
-    return not _unfit_columns(manifest)
+    return _has_key(manifest) and not _unfit_columns(manifest)
+
+
+def _has_key(manifest: Manifest) -> bool:
+    """Whether Lance refuses one of two commits that insert the same id: else both stand."""
+    field = manifest.dataset.schema.field(OBJECT_ID)
+    is_key = any(key.startswith(_KEY_PREFIX) for key in field.metadata or {})
+    return is_key and not field.nullable and field.type == TYPES[OBJECT_ID]
 
 
 def _unfit_columns(manifest: Manifest) -> list[pa.Field]:

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from phalanx.errors import InvalidManifest, shown
 
-METADATA = "metadata"
+OBJECT_ID, METADATA = "object_id", "metadata"
 READ_VERSION, READ_BRANCH, READ_TAG = "read_version", "read_branch", "read_tag"
 TYPES: Mapping[str, pa.DataType] = {
-    "object_id": pa.string(),
+    OBJECT_ID: pa.string(),
     "object_type": pa.string(),
     "location": pa.string(),
     METADATA: pa.string(),
