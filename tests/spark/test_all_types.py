@@ -105,6 +105,7 @@ NO_TYPES = {
     *("DataType", "AbstractDataType", "AnyDataType", "AtomicType", "NumericType", "IntegralType"),
     *("FractionalType", "DatetimeType", "AnyTimeType", "AnyTimestampType", "AnyTimestampNanoType"),
     *("AnsiIntervalType", "SpatialType", "ObjectType", "IndeterminateStringType"),
+    *("ExplicitUTF8BinaryStringType", "StructField"),
     "SQLUserDefinedType",  # an annotation
 }
 UNORDERED = {"VariantType", "GeometryType", "GeographyType", "MapType", "NullType"}
@@ -128,30 +129,43 @@ def test_no_type_of_spark_is_overlooked() -> None:
 
 
 class Columns:
-    """A column for each type at each place where Spark takes it, and three rows of values."""
+    """A column for each type, another with it in a struct, an array and a map, and three rows."""
 
     def __init__(self) -> None:
-        # The type of each column, and its value in each row.
+        # The type of each column, its value in each row, and how Python can hold it.
         self.types: dict[str, str] = {}
         self.rows: list[dict[str, str]] = [{}, {}, {}]
+        self.shown: list[str] = []
         # The columns that Spark compares, with what they are compared with.
         self.compared: dict[str, str] = {}
         number = 0
         for group, kinds in KEPT.items():
             for kind, (less, more) in kinds.items():
                 number += 1
-                self._add(f"c{number}", kind, [less, more])
-                array = f"array({less}, NULL, {more})"
-                self._add(f"a{number}", f"array<{kind}>", [array, "array()"])
-                value = f"map('x', {less}, 'y', NULL, 'z', {more})"
-                self._add(f"m{number}", f"map<string, {kind}>", [value, "map()"])
-                struct = f"named_struct('x', {more}, 'y', 1)"
-                self._add(f"s{number}", f"struct<x: {kind}, y: int>", [struct])
-                if group not in NO_KEYS:
-                    self._add(f"k{number}", f"map<{kind}, int>", [f"map({less}, 1)"])
+                column, nested = f"c{number}", f"n{number}"
+                # Python has no nanoseconds.
+                text = f"CAST({column} AS string) AS {column}"
+                self.shown.append(text if group == "TimeType" else column)
+                self._add(column, kind, [less, more])
+                self._nest(nested, kind, less, more, group not in NO_KEYS)
                 if group not in UNORDERED:
-                    self.compared[f"c{number}"] = f"CAST({more} AS {kind})"
-                    self.compared[f"s{number}.x"] = f"CAST({more} AS {kind})"
+                    self.compared[column] = f"CAST({more} AS {kind})"
+        # In a struct conditions are pushed too.
+        for name in [name for name in self.compared if "string" in self.types[name]]:
+            self.compared[f"n{name[1:]}.x"] = self.compared[name]
+
+    def _nest(self, name: str, kind: str, less: str, more: str, is_key: bool) -> None:
+        kinds = [f"x: {kind}", f"a: array<{kind}>", f"m: map<string, {kind}>"]
+        values = [more, f"array({less}, NULL, {more})", f"map('x', {less}, 'y', NULL)"]
+        shown = [f"{name}.x", f"{name}.a", f"map_entries({name}.m)"]
+        if is_key:
+            kinds.append(f"k: map<{kind}, int>")
+            values.append(f"map({less}, 1)")
+            shown.append(f"map_entries({name}.k)")
+        parts = ", ".join(f"'{n}', {v}" for n, v in zip("xamk", values, strict=False))
+        self._add(name, f"struct<{', '.join(kinds)}>", [f"named_struct({parts})"])
+        # In Python not all of them can be keys.
+        self.shown.append(f"struct({', '.join(shown)}) AS {name}")
 
     def _add(self, name: str, kind: str, values: list[str]) -> None:
         self.types[name] = kind
@@ -168,18 +182,6 @@ class Columns:
             f"SELECT {place} AS row, " + ", ".join(f"{row[name]} AS {name}" for name in self.types)
             for place, row in enumerate(self.rows)
         )
-
-    def shown(self) -> list[str]:
-        """The columns as Python can hold them: it has no nanoseconds, and no keys of all kinds."""
-        found = []
-        for name, kind in self.types.items():
-            if kind.startswith("map"):
-                found.append(f"map_entries({name}) AS {name}")
-            elif kind.startswith("time("):
-                found.append(f"CAST({name} AS string) AS {name}")
-            else:
-                found.append(name)
-        return found
 
     def conditions(self) -> list[str]:
         return [
@@ -207,7 +209,7 @@ def differing(found: DataFrame, expected: DataFrame) -> dict[str, Any]:
         if ours.simpleString() != theirs.simpleString():
             wrong[name] = (ours, theirs)
     rows = [
-        frame.selectExpr("row", *COLUMNS.shown()).orderBy("row").collect()
+        frame.selectExpr("row", *COLUMNS.shown).orderBy("row").collect()
         for frame in (found, expected)
     ]
     for name in COLUMNS.types:
