@@ -94,7 +94,10 @@ def ways(lake: Lake, name: str, value: str) -> dict[str, Callable[[], Any]]:
             spark.readStream.format("phalanx").option(name, value).load(uri)
         ),
         "sink": lambda: (
-            spark.readStream.table(table)
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", 1)
+            .load()
+            .selectExpr("value AS id", "'a' AS k")
             .writeStream.option(name, value)
             .option("checkpointLocation", f"{lake.root}/../checkpoint")
             .trigger(availableNow=True)
