@@ -135,6 +135,7 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: NewLeaves) -> Man
         made.update(fresh)
         insert(current, rows)
         found = current.latest()
+        manifest.check_current(found)
         _check_listed(found, rows, keys)
         return found
 
