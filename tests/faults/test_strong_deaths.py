@@ -23,7 +23,7 @@ import phalanx
 from faults.deaths import counted, failing_at, killed_at
 from faults.strong_changes import CHANGES, Change, make_template, prepared
 from phalanx.storage.history_rows import snapshots_in
-from phalanx.storage.location import session
+from phalanx.storage.location import forget_session
 from phalanx.storage.steps import Step
 
 Rows = Counter[tuple[Any, ...]]
@@ -268,7 +268,7 @@ def check_vacuum(root: Path, copy: Path, when: str) -> None:
             time.sleep(0.02)
             table.vacuum(timedelta(0))
             # What is gone must not be read from memory.
-            session.cache_clear()
+            forget_session()
             assert contents(phalanx.open(copy)) == before, when
         assert table.snapshots().num_rows == 1, when
         assert files_of(copy) == listed_by(table), when

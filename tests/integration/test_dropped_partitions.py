@@ -15,7 +15,7 @@ import pytest
 
 import phalanx
 from integration.stores import Store
-from phalanx.storage.location import Location, session
+from phalanx.storage.location import Location, forget_session
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.writing import remove_unlisted
 from phalanx.table.new_rows import Position, Wanted, new_rows, newest_position
@@ -107,7 +107,7 @@ def test_a_vacuum_removes_what_no_snapshot_reads(tmp_path: Path) -> None:
     assert not any(Path(leaf).exists() for leaf in leaves)
     manifest = lance.dataset(f"{table.uri}/__manifest").to_table(["object_id", "object_type"])
     assert "phalanx_dropped" not in manifest["object_type"].to_pylist()
-    session.cache_clear()
+    forget_session()
     table = phalanx.open(table.uri)
     assert numbers(table) == [4, 9]
     table.append(rows(DAYS, 20))
@@ -124,7 +124,7 @@ def test_a_vacuum_beside_a_writer_that_lists_a_partition_again(
     moment = datetime.now(UTC)
     txn = table.transaction().__enter__()
     table.vacuum(datetime.now(UTC) - moment)
-    session.cache_clear()
+    forget_session()
     txn.append(rows([DAYS[1]], 10))
     with pytest.raises(phalanx.PhalanxError):
         txn.append(rows([DAYS[0]], 11))
@@ -139,7 +139,7 @@ def test_a_vacuum_beside_a_writer_that_lists_a_partition_again(
     table.vacuum(datetime.now(UTC) - moment)
     with pytest.raises(phalanx.CommitConflict, match="vacuum has removed"):
         txn.__exit__(None, None, None)
-    session.cache_clear()
+    forget_session()
     table = phalanx.open(table.uri)
     table.append(rows([DAYS[0]], 14))
     assert numbers(table) == [1, 2, 3, 4, 14]

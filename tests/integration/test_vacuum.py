@@ -22,7 +22,7 @@ from integration.stores import Store
 from phalanx.errors import CommitConflict, ForeignWrite, PhalanxError, StorageFailure
 from phalanx.storage import files, leaf
 from phalanx.storage.head import Head, head_of
-from phalanx.storage.location import Location, session
+from phalanx.storage.location import Location, forget_session
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import leaf_directory
 from phalanx.table import staged, strong
@@ -92,7 +92,7 @@ def read_anew(table: phalanx.Table) -> tuple[set[str], dict[int | None, list[str
 
     Nothing is taken from the cache.
     """
-    session.cache_clear()
+    forget_session()
     fresh, options = again(table), table._manifest.root.storage_options
     listed: set[str] = set()
     states: dict[int | None, list[str]] = {}
@@ -610,7 +610,7 @@ def test_a_transaction_that_really_needs_what_is_kept(
         done = vacuum(again(table), since)
         assert done.snapshots == (1, 2, 3)
         assert done.files.num_rows > 10
-        session.cache_clear()
+        forget_session()
         assert txn.delete("n IN (1, 3)") == 2
         txn.append(rows(("b", 21), ("newer", 21)))
         assert held(txn) == [("a", 20), ("a", 4), ("b", 21), ("new", 20), ("newer", 21)]
@@ -792,7 +792,7 @@ def test_another_that_keeps_less(
     def slow(self: files.Folder) -> Any:
         if others:
             assert others.pop().vacuum(NOTHING).snapshots == (3,)
-            session.cache_clear()
+            forget_session()
         return listed(self)
 
     monkeypatch.setattr(files.Folder, "files", slow)

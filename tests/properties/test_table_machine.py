@@ -30,7 +30,7 @@ from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.planning.partition_where import where_of
 from phalanx.planning.scan import LOCATION
-from phalanx.storage.location import session
+from phalanx.storage.location import forget_session
 from phalanx.table import vacuum as vacuuming
 from properties.oracle import matching
 from properties.strategies import KINDS, Kind, Rows, array_of, conditions, terms_over
@@ -475,7 +475,7 @@ class TableMachine(RuleBasedStateMachine):
             done = self.table.vacuum(older_than)
         event("vacuumed")
         # What is gone must not be read from memory.
-        session.cache_clear()
+        forget_session()
         self.table = phalanx.open(self.root)
         return done
 

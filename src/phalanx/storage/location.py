@@ -206,6 +206,11 @@ def session() -> Any:
         return _shared_cache()
 
 
+def forget_session() -> None:
+    """Begin with a cache that knows nothing: what is gone from storage is not read from memory."""
+    _shared_cache.cache_clear()
+
+
 @functools.lru_cache(maxsize=1)
 def _shared_cache() -> Any:
     return new_cache()
