@@ -121,10 +121,8 @@ def rows_of_leaving(leaves: Iterable[DroppedLeaf]) -> dict[str, str]:
 
 def leaving_leaves(manifest: Manifest) -> list[LeavingLeaf]:
     """The leaves that vacuum has to remove."""
-    rows = manifest.dataset.to_table(
-        columns=["object_id", "metadata"],
-        filter="object_type = 'phalanx'",
-        with_row_address=True,
+    rows = manifest.table(
+        "object_type = 'phalanx'", ["object_id", "metadata"], with_row_address=True
     )
     return [
         LeavingLeaf(manifest.root.child(json.loads(said)["location"]), address)

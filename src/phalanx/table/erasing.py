@@ -584,9 +584,7 @@ def _without_namespaces(manifest: Manifest, over: Expiry) -> Expiry:
         for steps in (name.split(SEPARATOR) for name in names)
         for depth in range(1, len(steps))
     }
-    rows = manifest.dataset.to_table(
-        columns=["object_id"], filter="object_type = 'namespace'", with_row_address=True
-    )
+    rows = manifest.table("object_type = 'namespace'", ["object_id"], with_row_address=True)
     gone = [
         address
         for name, address in zip(*(column.to_pylist() for column in rows.columns), strict=True)
