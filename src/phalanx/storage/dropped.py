@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phalanx.model.schema import Schema
+from phalanx.model.stored_json import COUNT, TEXT, read_object
 from phalanx.planning.scan import OBJECT_ID
 from phalanx.planning.scan import READ_VERSION as LEAF_VERSION
 from phalanx.storage.leaf_listing import Leaves
@@ -33,6 +34,7 @@ DROPPED = "phalanx_dropped"
 _PREFIX = f"__phalanx_dropped{SEPARATOR}"
 # More than these are not looked for by their ids.
 _FEW = 1000
+_FACTS = {"snapshot": COUNT}
 _TOLD = ["object_id", "location", READ_VERSION, "metadata", ADDRESS]
 
 
@@ -90,7 +92,9 @@ def dropped_leaves(
                 name,
                 manifest.root.child(row["location"]),
                 row[READ_VERSION],
-                json.loads(row["metadata"])["snapshot"],
+                read_object(row["metadata"], f"the manifest row {row['object_id']}", _FACTS)[
+                    "snapshot"
+                ],
                 row[ADDRESS],
             )
     return found
@@ -121,13 +125,18 @@ def rows_of_leaving(leaves: Iterable[DroppedLeaf]) -> dict[str, str]:
 
 def leaving_leaves(manifest: Manifest) -> list[LeavingLeaf]:
     """The leaves that vacuum has to remove."""
-    rows = manifest.dataset.to_table(
+    rows = manifest.read(
         columns=["object_id", "metadata"],
         filter="object_type = 'phalanx'",
         with_row_address=True,
     )
     return [
-        LeavingLeaf(manifest.root.child(json.loads(said)["location"]), address)
+        LeavingLeaf(
+            manifest.root.child(
+                read_object(said, f"the manifest row {name}", {"location": TEXT})["location"]
+            ),
+            address,
+        )
         for name, said, address in zip(
             *(rows.column(name).to_pylist() for name in ("object_id", "metadata", ADDRESS)),
             strict=True,

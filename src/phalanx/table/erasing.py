@@ -584,7 +584,7 @@ def _without_namespaces(manifest: Manifest, over: Expiry) -> Expiry:
         for steps in (name.split(SEPARATOR) for name in names)
         for depth in range(1, len(steps))
     }
-    rows = manifest.dataset.to_table(
+    rows = manifest.read(
         columns=["object_id"], filter="object_type = 'namespace'", with_row_address=True
     )
     gone = [
