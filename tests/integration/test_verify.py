@@ -14,6 +14,7 @@ import pytest
 
 import phalanx
 from integration.shell import run
+from integration.stores import Store
 from phalanx.storage.checksums import FOLDER, file_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.string())])
@@ -66,6 +67,26 @@ def test_all_is_well(tmp_path: Path, options: dict[str, Any]) -> None:
         # Each file that is looked at has its checksum, where the table has them.
         assert found.checksums == (found.files if options.get("checksums") else 0)
     assert "all is well" in str(found)
+
+
+def test_in_a_store(store: Store) -> None:
+    """On whichever store the tests run: files are listed, hashed and read there."""
+    table = phalanx.create(
+        store.fresh(),
+        SCHEMA,
+        ["k"],
+        transaction="strong",
+        checksums=True,
+        storage_options=store.storage_options,
+    )
+    table.append(rows(("a", 1), ("a", 2), ("b", 1)))
+    table.update("n = 2", {"n": "3"})
+    found = table.verify(deep=True)
+    assert found == []
+    assert found.checksums == found.files
+    gone = [path for path in table.vacuum(timedelta(0)).files["path"].to_pylist() if FOLDER in path]
+    assert gone
+    assert table.verify() == []
 
 
 def every_change(table: phalanx.Table, tmp_path: Path) -> None:

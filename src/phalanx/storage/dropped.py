@@ -130,19 +130,17 @@ def leaving_leaves(manifest: Manifest) -> list[LeavingLeaf]:
         filter="object_type = 'phalanx'",
         with_row_address=True,
     )
+    said = (rows.column(name).to_pylist() for name in ("object_id", "metadata", ADDRESS))
     return [
-        LeavingLeaf(
-            manifest.root.child(
-                read_object(said, f"the manifest row {name}", {"location": TEXT})["location"]
-            ),
-            address,
-        )
-        for name, said, address in zip(
-            *(rows.column(name).to_pylist() for name in ("object_id", "metadata", ADDRESS)),
-            strict=True,
-        )
+        LeavingLeaf(manifest.root.child(_place(name, text)), address)
+        for name, text, address in zip(*said, strict=True)
         if name.startswith(LEAVING)
     ]
+
+
+def _place(name: str, text: str | None) -> str:
+    found = read_object(text, f"the manifest row {name}", {"location": TEXT})
+    return str(found["location"])
 
 
 def parted(leaves: Leaves, names: Collection[str] | None) -> tuple[Leaves, dict[str, int]]:

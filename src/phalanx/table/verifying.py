@@ -243,7 +243,7 @@ def _tables(listing: LeafListing) -> tuple[list[_Stored], list[Damage]]:
             versions |= of_snapshots
             findings += lost
         tables.append(_Stored(listing.root.own(DIRECTORY), tuple(sorted(versions))))
-    schema = listing.properties.schema
+    schema, versions_now = listing.properties.schema, whole.versions()
     for number, leaves in whole.leaves().items():
         spec = listing.properties.specs[number]
         told = tuple(
@@ -253,7 +253,6 @@ def _tables(listing: LeafListing) -> tuple[list[_Stored], list[Damage]]:
         )
         gone = [field.field_id for field in spec.fields if field not in told]
         keys = whole.keys_of_leaves(number, leaves).drop_columns(gone)
-        versions_now = whole.versions()
         paths = path_values(leaves, listing.path_columns)
         names, places = (leaves.column(name).to_pylist() for name in (OBJECT_ID, LOCATION))
         for row, (name, place, path) in enumerate(zip(names, places, paths, strict=True)):
