@@ -8,7 +8,7 @@
     ├── CommitConflict     another writer committed first, and the two cannot be merged
     ├── PartialWrite       some partitions have the change, others have not
     ├── NotPartitioned     the path holds no partitioned namespace
-    ├── InvalidManifest    a manifest whose rows or columns break a rule of the format
+    ├── InvalidManifest    a manifest, or what a manifest row says, that breaks the format
     ├── UnknownSpec        data written under a spec version that has no definition
     ├── InvalidCatalog     another system's catalog that is damaged, too new, or no such catalog
     ├── StorageFailure     the store below failed: no permission, no space, a damaged file
@@ -55,7 +55,7 @@ class NotPartitioned(PhalanxError):
 
 
 class InvalidManifest(PhalanxError):
-    """A manifest whose rows or columns break a rule of the format."""
+    """A manifest, or what a manifest row says, that breaks the format."""
 
 
 class UnknownSpec(PhalanxError):

@@ -18,6 +18,7 @@ import lance_namespace as catalog
 from phalanx.errors import PhalanxError
 from phalanx.model.binding import bind
 from phalanx.model.predicate import TRUE
+from phalanx.storage.failures import Guarded, told
 from phalanx.storage.lance_schema import schema_of
 from phalanx.storage.late_commits import FIRST_DETACHED
 from phalanx.storage.location import Location
@@ -41,7 +42,7 @@ _TRUST = "trust_locations"
 Request = TypeVar("Request")
 
 
-class PartitionedNamespace(catalog.LanceNamespace):
+class PartitionedNamespace(Guarded, catalog.LanceNamespace):
     """Lists and describes what a partitioned namespace holds, as it is at the time of the call.
 
     `root` is a path or URI. With the property `trust_locations` = `true` tables outside of the root
@@ -66,7 +67,12 @@ class PartitionedNamespace(catalog.LanceNamespace):
             )
         options = {name[len(_STORAGE_OPTION) :]: text for name, text in stores.items()}
         self._properties = {"root": os.fspath(root), **properties}
-        self._manifest = Manifest.open(Location.of(root, options or None, trusts == "true"))
+        location = Location.of(root, options or None, trusts == "true")
+        with told(f"open {location}"):
+            self._manifest = Manifest.open(location)
+
+    def _stored_at(self) -> Location:
+        return self._manifest.root
 
     def __repr__(self) -> str:
         return self.namespace_id()

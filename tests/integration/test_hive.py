@@ -500,7 +500,7 @@ def test_leaves_that_a_manifest_lists(listed: phalanx.Table) -> None:
 def test_broken_properties(local: phalanx.Table) -> None:
     file = Path(local.uri) / PROPERTIES_FILE
     file.write_text("{")
-    with pytest.raises(phalanx.NotPartitioned, match="no JSON object"):
+    with pytest.raises(phalanx.InvalidManifest, match="expected JSON"):
         phalanx.open(local.uri)
     file.write_text(json.dumps({IS_PARTITIONED: "true", PARTITION_COLUMNS: "[]"}))
     with pytest.raises(phalanx.NotPartitioned, match=SCHEMA):

@@ -681,7 +681,9 @@ def test_clocks_that_are_wrong(table: phalanx.Table, monkeypatch: pytest.MonkeyP
 
 
 def test_heads_of_before(table: phalanx.Table) -> None:
-    text = json.dumps({"sequence": 2, "epoch": 0, "horizon": 0, "time": "2026-01-01T00:00:00"})
+    text = json.dumps(
+        {"sequence": 2, "epoch": 0, "horizon": 0, "time": "2026-01-01T00:00:00+00:00"}
+    )
     assert Head.from_json(text).horizon == ""
 
 

@@ -24,6 +24,7 @@ from phalanx.cli import (
     row_changes,
     searching,
     upgrading,
+    verifying,
 )
 from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.options import (
@@ -285,6 +286,7 @@ app.command()(searching.search)
 app.command()(searching.index)
 app.command()(joins.join_plan)
 app.command()(upgrading.upgrade)
+app.command()(verifying.verify)
 
 
 def _open(

@@ -18,6 +18,7 @@ from phalanx.model.expression import Expression
 from phalanx.model.foreign_transform import Nearest
 from phalanx.model.partition_by import CustomExpression, PartitionTerm
 from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.stored_json import parse
 from phalanx.model.syntax import Call, Column, Literal, walk
 
 HASH = "md5_int"
@@ -40,10 +41,7 @@ def to_array(spec: PartitionSpec) -> str:
 
 def from_array(number: int, text: str) -> PartitionSpec:
     """The spec in the draft's `partition_spec_v<N>`; `InvalidSpec` says what is wrong with it."""
-    try:
-        fields = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidSpec(f"Cannot read the partition spec {shown(text)}: {error}.") from None
+    fields = parse(text, "the partition spec", InvalidSpec)
     if not isinstance(fields, list):
         raise InvalidSpec(
             f"Cannot read the partition spec {shown(text)}: expected an array of fields."

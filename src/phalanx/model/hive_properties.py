@@ -28,6 +28,7 @@ from phalanx.model.partition_by import PartitionBy, PartitionTerm, partition_ter
 from phalanx.model.rows import without_ids
 from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionField, PartitionSpec
+from phalanx.model.stored_json import parse
 from phalanx.model.transform import IDENTITY, Transform
 from phalanx.model.truncate import Truncate, is_text
 
@@ -106,12 +107,10 @@ class HiveProperties:
 
 @lru_cache(maxsize=64)
 def _read(columns: str, schema: str) -> HiveProperties:
-    try:
-        listed, stated = json.loads(columns), json.loads(schema)
-    except (ValueError, RecursionError) as error:
-        raise InvalidSpec(
-            f"Cannot read {PARTITION_COLUMNS} or {SCHEMA}: expected JSON ({error})."
-        ) from None
+    listed, stated = (
+        parse(columns, PARTITION_COLUMNS, InvalidSpec),
+        parse(schema, SCHEMA, InvalidSpec),
+    )
     if not isinstance(listed, list):
         raise InvalidSpec(f"Cannot read {PARTITION_COLUMNS} {shown(columns)}: expected a list.")
     return _properties(schema_from_any_json(stated), tuple(map(_column_from_json, listed)))

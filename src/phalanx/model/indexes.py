@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.errors import PhalanxError, shown
+from phalanx.errors import InvalidManifest, PhalanxError, shown
 from phalanx.model.names import close_names
 from phalanx.model.schema import Schema
+from phalanx.model.stored_json import COUNT, INT, OBJECT, TEXT, check_object, parse
 from phalanx.model.vectors import checked_metric, is_vector, metrics_of, searched_column
 
 VECTOR_KINDS = (
@@ -108,12 +109,15 @@ class IndexSpec:
     def from_dict(cls, found: Mapping[str, Any]) -> IndexSpec:
         """The index that JSON describes."""
         return cls(
-            str(found["name"]),
-            int(found["field_id"]),
-            str(found["kind"]),
+            found["name"],
+            found["field_id"],
+            found["kind"],
             _frozen(found["options"]),
-            int(found["min_rows"]),
+            found["min_rows"],
         )
+
+
+_STORED = {"name": TEXT, "field_id": INT, "kind": TEXT, "options": OBJECT, "min_rows": COUNT}
 
 
 def indexes_to_json(indexes: Sequence[IndexSpec]) -> str:
@@ -123,13 +127,15 @@ def indexes_to_json(indexes: Sequence[IndexSpec]) -> str:
 
 def indexes_from_json(text: str, root: str) -> tuple[IndexSpec, ...]:
     """The declared indexes in a text."""
-    try:
-        return tuple(map(IndexSpec.from_dict, json.loads(text))) if text else ()
-    except (KeyError, TypeError, ValueError) as error:
-        raise PhalanxError(
-            f"{root} has a list of indexes that cannot be read ({error!r}): {shown(text)}. A newer "
-            "version of Phalanx may have written it."
-        ) from None
+    what = f"the list of indexes of {root}"
+    listed = parse(text, what) if text else []
+    if not isinstance(listed, list):
+        raise InvalidManifest(
+            f"Cannot read {what}: it is {shown(text)}, expected a list. Restore it."
+        )
+    for each in listed:
+        check_object(each, what, _STORED)
+    return tuple(map(IndexSpec.from_dict, listed))
 
 
 def declared(

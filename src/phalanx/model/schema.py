@@ -23,6 +23,7 @@ from phalanx.model.field_ids import (
     walk,
 )
 from phalanx.model.names import resolve_path
+from phalanx.model.stored_json import parse
 
 LAST_FIELD_ID = "phalanx:last_field_id"
 FORMER_NAMES = "phalanx:former_names"
@@ -90,12 +91,7 @@ class Schema:
     @classmethod
     def from_json(cls, text: str) -> "Schema":
         """The schema that a namespace's property `schema` holds (format: Appendix A)."""
-        try:
-            parsed = json.loads(text)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidSchema(
-                f"The schema is not JSON ({error}): expected an object with a list of fields."
-            ) from error
+        parsed = parse(text, "the schema", InvalidSchema)
         schema = cls.of(arrow_json.schema_from_json(parsed))
         for entries, expected in entries_of_maps(parsed["fields"]):
             given = metadata_of(entries).get(FIELD_ID)

@@ -16,6 +16,7 @@ from phalanx.errors import InvalidSchema, InvalidSpec, SchemaMismatch, shown
 from phalanx.model.arrow_json import type_from_json, type_to_json
 from phalanx.model.expression import Expression, checked, parsed
 from phalanx.model.schema import Schema
+from phalanx.model.stored_json import parse
 from phalanx.model.syntax import Node
 from phalanx.model.transform import COLUMN, Transform
 from phalanx.model.transforms import transform_from_ducklake, transform_from_json
@@ -189,10 +190,7 @@ class PartitionSpec:
     @classmethod
     def from_json(cls, text: str) -> PartitionSpec:
         """The spec in a `partition_spec_v<N>` value; `InvalidSpec` says what is wrong with it."""
-        try:
-            obj = json.loads(text)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidSpec(f"Cannot read the partition spec {shown(text)}: {error}.") from None
+        obj = parse(text, "the partition spec", InvalidSpec)
         if not isinstance(obj, dict) or not isinstance(obj.get("fields"), list):
             raise InvalidSpec(
                 f"Cannot read the partition spec {shown(text)}: expected an object with id and "

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from phalanx.errors import PhalanxError, without_secrets
+from phalanx.storage.failures import told
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -27,7 +28,8 @@ _CLASS = re.compile(r"^(?:: )?(?:(?:[a-z][\w$]*\.)+\w+: |\((?:[a-z][\w$]*\.)+\w+
 def in_one_line() -> Iterator[None]:
     """Have Spark show an error of Phalanx without the Python stack, which says nothing more."""
     try:
-        yield
+        with told("do what Spark asks for"):
+            yield
     except PhalanxError:
         # Read by the worker process that is about to report the error, and to end.
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"

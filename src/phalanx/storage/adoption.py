@@ -27,6 +27,7 @@ from phalanx.storage.lance_schema import ids_of, is_aligned, lance_schema
 from phalanx.storage.location import Location
 from phalanx.storage.manifest_paths import check_detachable
 from phalanx.storage.ownership import OWNER, Owner
+from phalanx.storage.scanning import batches_of
 
 _LEAF_DIRECTORY = re.compile(r"[0-9a-f]{8}_v[0-9]+\$([^/]*\$)?dataset")
 # What stands in place of the id of a column that a file still holds, and the table no longer has.
@@ -73,7 +74,7 @@ def key_of_rows(
     """The one partition key that all rows have; None if there are no rows."""
     columns = source_columns(spec, schema)
     found: pa.Table | None = None
-    for batch in dataset.scanner(columns=columns).to_batches():
+    for batch in batches_of(dataset, columns=columns):
         keys = keyed(spec, batch, schema).keys
         both = keys if found is None else pa.concat_tables([found, keys])
         found = group(both, both.num_rows).keys

@@ -23,6 +23,7 @@ from phalanx.storage.path_values import for_leaf
 from phalanx.storage.places import Rows, file_of, live_places
 from phalanx.storage.reading import LeafScan, batch_rows, columns_read
 from phalanx.storage.reconcile import reconciled
+from phalanx.storage.scanning import batches_of
 from phalanx.storage.updates import links_of
 
 CHANGE, SNAPSHOT, UPDATE = "_change", "_snapshot", "_update"
@@ -172,7 +173,8 @@ def _scanned(
     schema: Schema,
 ) -> Iterator[tuple[pa.RecordBatch, Rows]]:
     """The rows of a fragment that Lance finds to match, and their places."""
-    scanner = dataset.scanner(
+    batches = batches_of(
+        dataset,
         columns=stored,
         filter=condition,
         fragments=[fragment],
@@ -180,7 +182,7 @@ def _scanned(
         scan_in_order=True,
         batch_size=batch_rows(dataset, schema),
     )
-    for batch in scanner.to_batches():
+    for batch in batches:
         addresses = batch.column("_rowaddr").to_numpy()
         yield batch, (addresses & OFFSET_MASK).astype(np.uint32)
 

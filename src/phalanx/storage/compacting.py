@@ -11,10 +11,12 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from lance import LanceDataset, LanceOperation
+from lance import LanceOperation
 from lance.fragment import FragmentMetadata
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
+from phalanx.storage import commits
+from phalanx.storage.checksums import complete, data_files, record
 from phalanx.storage.leaf_indexes import described
 from phalanx.storage.location import Location
 from phalanx.storage.races import until_won
@@ -46,6 +48,7 @@ def compact(
     }
     task = CompactionTask.from_json(json.dumps(description))  # type: ignore[attr-defined]
     result = task.execute(dataset)
+    record(location, data_files(result.new_fragments))
     reach(Step.FILES_WRITTEN)
     return Compacted(tuple(result.original_fragments), tuple(result.new_fragments), result)
 
@@ -81,13 +84,7 @@ def _replace(
     location: Location, dataset: lance.LanceDataset, results: Sequence[Compacted], **how: Any
 ) -> lance.LanceDataset:
     groups = [LanceOperation.RewriteGroup(list(each.old), list(each.new)) for each in results]
-    return LanceDataset.commit(
-        dataset,
-        LanceOperation.Rewrite(groups, []),
-        read_version=dataset.version,
-        **how,
-        **location.write_options,
-    )
+    return commits.commit(location, dataset, LanceOperation.Rewrite(groups, []), **how)
 
 
 def commit(
@@ -108,6 +105,8 @@ def commit(
         elif left:
             # It moves the dataset to the version that it makes, which carries no mark.
             Compaction.commit(dataset, [each.result for each in left])
+            if location.checksums:
+                complete(location, location.open_leaf())
         return left, int(dataset.version) if left else None
 
     return until_won(attempt)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phalanx.model.schema import Schema
+from phalanx.model.stored_json import COUNT, TEXT, read_object
 from phalanx.planning.scan import OBJECT_ID
 from phalanx.planning.scan import READ_VERSION as LEAF_VERSION
 from phalanx.storage.leaf_listing import Leaves
@@ -33,6 +34,7 @@ DROPPED = "phalanx_dropped"
 _PREFIX = f"__phalanx_dropped{SEPARATOR}"
 # More than these are not looked for by their ids.
 _FEW = 1000
+_FACTS = {"snapshot": COUNT}
 _TOLD = ["object_id", "location", READ_VERSION, "metadata", ADDRESS]
 
 
@@ -90,7 +92,9 @@ def dropped_leaves(
                 name,
                 manifest.root.child(row["location"]),
                 row[READ_VERSION],
-                json.loads(row["metadata"])["snapshot"],
+                read_object(row["metadata"], f"the manifest row {row['object_id']}", _FACTS)[
+                    "snapshot"
+                ],
                 row[ADDRESS],
             )
     return found
@@ -124,14 +128,17 @@ def leaving_leaves(manifest: Manifest) -> list[LeavingLeaf]:
     rows = manifest.table(
         "object_type = 'phalanx'", ["object_id", "metadata"], with_row_address=True
     )
+    said = (rows.column(name).to_pylist() for name in ("object_id", "metadata", ADDRESS))
     return [
-        LeavingLeaf(manifest.root.child(json.loads(said)["location"]), address)
-        for name, said, address in zip(
-            *(rows.column(name).to_pylist() for name in ("object_id", "metadata", ADDRESS)),
-            strict=True,
-        )
+        LeavingLeaf(manifest.root.child(_place(name, text)), address)
+        for name, text, address in zip(*said, strict=True)
         if name.startswith(LEAVING)
     ]
+
+
+def _place(name: str, text: str | None) -> str:
+    found = read_object(text, f"the manifest row {name}", {"location": TEXT})
+    return str(found["location"])
 
 
 def parted(leaves: Leaves, names: Collection[str] | None) -> tuple[Leaves, dict[str, int]]:

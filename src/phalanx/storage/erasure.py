@@ -29,6 +29,7 @@ from phalanx.storage.leaf_indexes import described
 from phalanx.storage.location import Location
 from phalanx.storage.reading import columns_read
 from phalanx.storage.reconcile import reconciled
+from phalanx.storage.scanning import batches_of
 from phalanx.storage.steps import Step, reach
 from phalanx.storage.unlisted import name_of
 
@@ -108,14 +109,15 @@ class Search:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a fragment as the table has them, the deleted ones included."""
         plain = is_aligned(dataset, self.schema)
-        scanner = dataset.scanner(
+        batches = batches_of(
+            dataset,
             columns=columns_read(self.predicate, self.schema) if plain else None,
             fragments=[fragment],
             with_row_id=True,
             include_deleted_rows=True,
         )
         own = None if plain else schema_of(dataset)
-        for batch in scanner.to_batches():
+        for batch in batches:
             yield batch if own is None else reconciled(batch, own, self.schema)
 
     def _in_indexes(self, dataset: lance.LanceDataset, fragments: Collection[int]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -30,11 +29,13 @@ from phalanx.storage.history_rows import (
     TABLE_VERSION,
     UPDATES,
     history_rows,
+    marker_facts,
+    snapshot_facts,
 )
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import HEAD, Manifest
 from phalanx.storage.manifest_changes import change
-from phalanx.storage.naming import LEAF_DIRECTORY, SEPARATOR
+from phalanx.storage.naming import LEAF_DIRECTORY, SEPARATOR, is_number
 from phalanx.storage.races import until_won
 from phalanx.storage.steps import Step, reach
 
@@ -77,9 +78,9 @@ def expired(manifest: Manifest, moment: datetime, through: int | None = None) ->
     markers: list[tuple[dict[str, Any], int]] = []
     for name, metadata, address in _rows(manifest, PHALANX, "metadata"):
         if name.startswith(f"{SNAPSHOT}{SEPARATOR}"):
-            snapshots.append((json.loads(metadata), address))
+            snapshots.append((snapshot_facts(name, metadata), address))
         elif name.startswith(f"{MARKER}{SEPARATOR}"):
-            markers.append((json.loads(metadata), address))
+            markers.append((marker_facts(metadata), address))
         elif name == HEAD:
             # It is written anew.
             gone.append(address)
@@ -153,7 +154,7 @@ def _versions(
         if name in forgotten:
             gone.append(address)
             continue
-        if not number.isdecimal() or int(number) > oldest:
+        if not is_number(number) or int(number) > oldest:
             if version is not None:
                 versions[name].add(version)
             continue

@@ -21,6 +21,7 @@ from phalanx.planning.scan import OBJECT_ID
 from phalanx.storage.lance_schema import ids_of, is_aligned
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
+from phalanx.storage.scanning import batches_of
 
 _WHAT_TO_DO = "Take it back with discard_foreign_writes(), and append the rows to the table."
 
@@ -68,8 +69,8 @@ def check_partition_kept(
     ]
     if not (fragments and spec.fields):
         return
-    scanner = after.scanner(columns=source_columns(spec, schema), fragments=fragments)
-    for batch in scanner.to_batches():
+    columns = source_columns(spec, schema)
+    for batch in batches_of(after, columns=columns, fragments=fragments):
         keys = keyed(spec, batch, schema).keys
         wrong = positions(keys, expected) < 0
         if wrong.any():

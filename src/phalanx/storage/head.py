@@ -18,8 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UnknownOutcome
+from phalanx.errors import (
+    CommitConflict,
+    InvalidManifest,
+    PhalanxError,
+    StorageFailure,
+    UnknownOutcome,
+)
+from phalanx.model.stored_json import COUNT, MOMENT, Rule, read_object
 from phalanx.planning.scan import LOCATION, OBJECT_ID, ROW_ADDRESS
+from phalanx.storage.checksums import complete
 from phalanx.storage.dropped import (
     DROPPED,
     LEAVING,
@@ -38,8 +46,10 @@ from phalanx.storage.history_rows import (
     Batch,
     Marker,
     history_rows,
+    marker_facts,
     marker_id,
     marker_rows,
+    snapshot_facts,
     snapshot_id,
 )
 from phalanx.storage.manifest import HEAD, Manifest
@@ -52,11 +62,18 @@ from phalanx.storage.manifest_columns import (
     plain,
 )
 from phalanx.storage.manifest_rows import ADDRESS
-from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.naming import SEPARATOR, is_number
+from phalanx.storage.parallel import in_parallel
 from phalanx.storage.pins import branch_of, is_pinned
 from phalanx.storage.races import Result, Unsettled, is_lost_race, settling, until_won
 from phalanx.storage.steps import Step, reach
 
+_FACTS = {
+    "sequence": COUNT,
+    "epoch": COUNT,
+    "horizon": Rule("a time with its zone, or nothing", lambda x: not x or MOMENT.holds(x)),
+    "time": MOMENT,
+}
 # How far the clocks of two machines may be apart.
 CLOCK_MARGIN = timedelta(minutes=2)
 
@@ -79,15 +96,14 @@ class Head:
     @classmethod
     def from_json(cls, text: str) -> Head:
         """The head from its row; the first ones had a number for the horizon."""
-        try:
-            facts = json.loads(text)
-            return cls(**{**facts, "horizon": facts["horizon"] or ""})
-        except (ValueError, TypeError, KeyError):
-            raise StorageFailure(
-                f"Cannot read where the table's history stands: {text!r}. A newer version of "
-                "Phalanx may have written it, or something else has: restore the row "
-                f"{HEAD} of its manifest."
-            ) from None
+        what = f"where the table's history stands (the row {HEAD} of its manifest)"
+        facts = read_object(text, what, _FACTS, {"published": COUNT}, closed=True)
+        if facts.get("published", 0) > facts["sequence"]:
+            raise InvalidManifest(
+                f"Cannot read {what}: published is {facts['published']}, expected no more than "
+                f"sequence, which is {facts['sequence']}. Restore the row."
+            )
+        return cls(**{**facts, "horizon": facts["horizon"] or ""})
 
     @classmethod
     def before_all(cls, epoch: int, last: int = 0) -> Head:
@@ -126,7 +142,14 @@ def head_of(manifest: Manifest) -> Head | None:
     rows = manifest.row(HEAD)
     if not rows.num_rows:
         return None
-    return Head.from_json(rows.column("metadata")[0].as_py())
+    found = Head.from_json(rows.column("metadata")[0].as_py())
+    # Each snapshot is a version of the manifest, unless numbers of another writer came before.
+    if found.sequence > manifest.version and not manifest.row(snapshot_id(found.sequence)).num_rows:
+        raise InvalidManifest(
+            f"The row {HEAD} of the manifest of {manifest.root} names snapshot {found.sequence}, "
+            "which is not listed. Something else has written it, or it is damaged: restore it."
+        )
+    return found
 
 
 def with_head(manifest: Manifest, version: int) -> tuple[Manifest, Head] | None:
@@ -158,8 +181,8 @@ def first_head(manifest: Manifest) -> Head:
         if row["object_type"] == TABLE_VERSION:
             numbers.append(row["object_id"].rpartition(SEPARATOR)[2])
         elif row["object_id"].startswith(f"{MARKER}{SEPARATOR}"):
-            numbers.append(str(json.loads(row["metadata"])["snapshot"]))
-    last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+            numbers.append(str(marker_facts(row["metadata"])["snapshot"]))
+    last = max((int(number) for number in numbers if is_number(number)), default=0)
     return Head.before_all(manifest.properties.epoch, last)
 
 
@@ -220,6 +243,8 @@ def commit(
             completed(manifest, history_rows(ours, PHALANX)),
         ]
     )
+    if manifest.root.checksums:
+        _complete_checksums(manifest, leaves, found)
     reach(Step.COMMITTING)
     try:
         if len(fence):
@@ -242,6 +267,18 @@ def commit(
     return number
 
 
+def _complete_checksums(manifest: Manifest, leaves: Sequence[LeafVersion], found: pa.Table) -> None:
+    """Write the checksums of what others wrote to main branches that are taken over."""
+    taken = {leaf.object_id: leaf.version for leaf in leaves if leaf.main is not None}
+    names, places = (found.column(name).to_pylist() for name in (OBJECT_ID, LOCATION))
+
+    def record(leaf: tuple[str, str]) -> None:
+        location = manifest.root.child(leaf[1])
+        complete(location, location.open_leaf(taken[leaf[0]]))
+
+    in_parallel(record, [each for each in zip(names, places, strict=True) if each[0] in taken])
+
+
 def _stands(manifest: Manifest, snapshot: Mapping[str, Any], error: OSError) -> bool:
     """Whether a commit that ended in an error was made nevertheless.
 
@@ -254,7 +291,7 @@ def _stands(manifest: Manifest, snapshot: Mapping[str, Any], error: OSError) -> 
         why = OSError(f"{plain_reason(error)} Then: {plain_reason(failed)}")
     else:
         if rows.num_rows:
-            found = json.loads(rows.column("metadata")[0].as_py())
+            found = snapshot_facts(snapshot_id(number), rows.column("metadata")[0].as_py())
             return bool(found.get("token") == snapshot["token"])
         if is_lost_race(error):
             return False

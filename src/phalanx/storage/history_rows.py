@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phalanx.errors import InvalidManifest
+from phalanx.model.stored_json import COUNT, INT, MOMENT, TEXT, VERSION, matching, read_object
 from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import SEPARATOR
+from phalanx.storage.naming import SEPARATOR, is_number
 
 TABLE_VERSION = "table_version"
 PHALANX = "phalanx"
@@ -32,6 +34,18 @@ DROP = json.dumps({"operation": "drop_partitions"})
 _ALIGNED = "change"
 # What only moves, rewrites, removes or restores rows that were in an earlier snapshot.
 _BRING_NO_ROWS = frozenset({"create", "delete", "drop_partitions", "rollback", "rewrite", "index"})
+# What rows of each kind say.
+_SNAPSHOT_FACTS = {"id": COUNT, "time": MOMENT, "operation": TEXT, "manifest_version": VERSION}
+_MORE_SNAPSHOT_FACTS = {
+    "partitions": COUNT,
+    "rows_added": COUNT.or_null,
+    "rows_removed": COUNT.or_null,
+    "token": TEXT,
+    # It becomes part of a path.
+    UPDATES: matching("[0-9a-f]{32}", "32 hexadecimal digits"),
+}
+_VERSION_FACTS = {"operation": TEXT, "main": VERSION.or_null}
+_MARKER_FACTS = {"time": MOMENT, "marker": TEXT, "query": TEXT, "batch": INT}
 # What leaves every row as it was, wherever it is stored since.
 _CHANGE_NO_ROWS = frozenset({"create", "rewrite", "index"})
 # How a history begins: nothing came before, as far as any snapshot tells.
@@ -98,6 +112,28 @@ class LeafChange:
     entry: Entry
 
 
+def snapshot_facts(row: str, text: object) -> dict[str, Any]:
+    """What the row of a snapshot says."""
+    what = f"the manifest row {row}"
+    found = read_object(text, what, _SNAPSHOT_FACTS, _MORE_SNAPSHOT_FACTS)
+    if row != snapshot_id(found["id"]):
+        raise InvalidManifest(
+            f"Cannot read {what}: its id is {found['id']}, expected that of the row. Restore it."
+        )
+    return found
+
+
+def marker_facts(text: object) -> dict[str, Any]:
+    """What the row of a marker says."""
+    return read_object(text, "a marker in the manifest", {"snapshot": COUNT}, _MARKER_FACTS)
+
+
+def _entry(snapshot: int, version: int | None, text: str | None) -> Entry:
+    what = f"the row of a leaf's version in snapshot {snapshot}"
+    facts = read_object(text or "{}", what, {}, _VERSION_FACTS)
+    return Entry(snapshot, version, facts.get("operation", ""), facts.get("main"))
+
+
 def history_rows(metadata: Mapping[str, str], kind: str) -> pa.Table:
     """Rows of one type by their ids, with what they say."""
     return pa.table(
@@ -147,14 +183,19 @@ def entries_of(manifest: Manifest, object_id: str, after: int = 0) -> list[Entry
     found = []
     for name, version, metadata in zip(*(each.to_pylist() for each in rows.columns), strict=True):
         _, _, number = name.rpartition(SEPARATOR)
-        facts = json.loads(metadata or "{}")
-        if number.isdecimal() and int(number) > after:
-            found.append(Entry(int(number), version, facts.get("operation", ""), facts.get("main")))
+        if is_number(number) and int(number) > after:
+            found.append(_entry(int(number), version, metadata))
     return sorted(found, key=lambda entry: entry.snapshot)
 
 
 def leaves_changed(manifest: Manifest, snapshots: range) -> list[str]:
     """The object ids of the leaves that got a version by one of these snapshots."""
+    if len(snapshots) > _MOST_NAMED:
+        rows = _version_rows(manifest)
+        numbers = rows.column("snapshot").to_numpy()
+        inside = pa.array((numbers >= snapshots[0]) & (numbers <= snapshots[-1]))
+        changed: list[str] = pc.unique(rows.filter(inside).column("object_id")).to_pylist()
+        return changed
     ends = " OR ".join(f"object_id LIKE '%{SEPARATOR}{number}'" for number in snapshots)
     if not ends:
         return []
@@ -177,8 +218,7 @@ def changes_between(manifest: Manifest, after: int, until: int) -> list[LeafChan
     waiting: dict[str, int | None] = {}
     for name, number, version, metadata in _in_time_order(rows):
         if number > after:
-            facts = json.loads(metadata or "{}")
-            entry = Entry(number, version, facts.get("operation", ""), facts.get("main"))
+            entry = _entry(number, version, metadata)
             found.append(LeafChange(name, waiting.get(name), entry))
         waiting[name] = version
     return found
@@ -228,8 +268,8 @@ def committed_marker(manifest: Manifest, marker: Marker) -> int | None:
     rows = manifest.rows_of(map(marker_id, parts))
     if not rows.num_rows:
         return None
-    facts = json.loads(rows.column("metadata")[0].as_py())
-    if isinstance(marker, Batch) and facts["batch"] < marker.number:
+    facts = marker_facts(rows.column("metadata")[0].as_py())
+    if isinstance(marker, Batch) and facts.get("batch", marker.number) < marker.number:
         return None
     number: int = facts["snapshot"]
     return number
@@ -239,7 +279,7 @@ def committed_markers(manifest: Manifest, prefix: str) -> dict[str, int]:
     """The markers that begin with a text and were committed, each with its snapshot."""
     rows = manifest.table(columns=["object_id", "metadata"], condition=f"object_type = '{PHALANX}'")
     said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    found = [json.loads(text) for name, text in said if name.startswith(f"{MARKER}{SEPARATOR}")]
+    found = [marker_facts(text) for name, text in said if name.startswith(f"{MARKER}{SEPARATOR}")]
     return {
         each["marker"]: each["snapshot"]
         for each in found
@@ -251,7 +291,11 @@ def snapshots_in(manifest: Manifest) -> list[dict[str, Any]]:
     """What the snapshot rows say, the oldest first."""
     rows = manifest.table(columns=["object_id", "metadata"], condition=f"object_type = '{PHALANX}'")
     said = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    found = [json.loads(text) for name, text in said if name.startswith(f"{SNAPSHOT}{SEPARATOR}")]
+    found = [
+        snapshot_facts(name, text)
+        for name, text in said
+        if name.startswith(f"{SNAPSHOT}{SEPARATOR}")
+    ]
     return sorted(found, key=lambda snapshot: int(snapshot["id"]))
 
 
@@ -261,7 +305,8 @@ def snapshots_from(manifest: Manifest, first: int, last: int) -> dict[int, dict[
         found = snapshots_in(manifest)
     else:
         rows = manifest.rows_of(snapshot_id(number) for number in range(first, last + 1))
-        found = [json.loads(text) for text in rows.column("metadata").to_pylist()]
+        said = (rows.column(name).to_pylist() for name in ("object_id", "metadata"))
+        found = [snapshot_facts(name, text) for name, text in zip(*said, strict=True)]
     return {each["id"]: each for each in found if first <= each["id"] <= last}
 
 

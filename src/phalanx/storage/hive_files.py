@@ -14,9 +14,10 @@ from urllib.parse import unquote
 
 from obstore.exceptions import AlreadyExistsError, NotFoundError
 
-from phalanx.errors import NotPartitioned, PhalanxError
+from phalanx.errors import PhalanxError
 from phalanx.model.hive_names import TABLE_SUFFIX, read_folder_name
 from phalanx.model.locations import SCHEME
+from phalanx.model.stored_json import read_object
 from phalanx.storage.files import store_of, telling
 from phalanx.storage.location import Location
 from phalanx.storage.parallel import in_parallel
@@ -52,15 +53,7 @@ class HiveFiles:
                     text = bytes(found.bytes()).decode()
             except (FileNotFoundError, NotADirectoryError, NotFoundError):
                 return None
-        try:
-            stored = json.loads(text)
-        except ValueError:
-            stored = None
-        if not isinstance(stored, Mapping):
-            raise NotPartitioned(
-                f"Cannot open {self.root}: its {PROPERTIES_FILE} is no JSON object. Restore it, "
-                "or give properties={…} to phalanx.open after removing it."
-            )
+        stored = read_object(text, f"{PROPERTIES_FILE} of {self.root}", {})
         return {key: each for key, each in stored.items() if isinstance(each, str)}
 
     def create_properties(self, properties: Mapping[str, str]) -> bool:

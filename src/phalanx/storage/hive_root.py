@@ -33,6 +33,7 @@ from phalanx.storage.naming import SEPARATOR
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.path_values import check_stored
 from phalanx.storage.properties import Properties
+from phalanx.storage.scanning import table_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +163,10 @@ class HiveRoot(LeafListing):
         """The leaves that stock clients have made: their manifest names them like folders."""
         if not self._has_manifest:
             return []
-        tables = (
-            self.root.own(DIRECTORY)
-            .open()
-            .to_table(["object_id", "location"], filter="object_type = 'table'")
+        tables = table_of(
+            self.root.own(DIRECTORY).open(),
+            columns=["object_id", "location"],
+            filter="object_type = 'table'",
         )
         keys = [field.field_id for field in self.hive.spec.fields]
         found = []

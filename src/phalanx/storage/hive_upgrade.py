@@ -36,6 +36,7 @@ from phalanx.storage.path_values import PathValues, check_stored, path_values
 from phalanx.storage.properties import WRITER_FLAG, Properties
 from phalanx.storage.races import until_won
 from phalanx.storage.reconcile import align
+from phalanx.storage.scanning import batches_of, table_of
 from phalanx.storage.steps import Step, reach
 
 # Leaves that others make meanwhile are prepared in another round.
@@ -73,7 +74,7 @@ def check_toward_zero(root: HiveRoot, field: PartitionField) -> None:
     def check(each: tuple[str, int]) -> None:
         location, value = each
         dataset = root.root.child(location).open_leaf()
-        for batch in dataset.scanner(columns=[column[0]]).to_batches():
+        for batch in batches_of(dataset, columns=[column[0]]):
             cut = field.derivation.apply(batch.column(column[0]))
             if pc.any(pc.not_equal(cut, value)).as_py():
                 raise PhalanxError(
@@ -92,7 +93,8 @@ def check_toward_zero(root: HiveRoot, field: PartitionField) -> None:
 def _check_manifest(root: Location) -> None:
     """Refuse a manifest that lists tables already: in the newest format all are partitions."""
     others = "object_type = 'table' AND NOT object_id LIKE 'v1$%'"
-    found = root.own(DIRECTORY).open(cache=new_cache()).to_table(["object_id"], filter=others)
+    manifest = root.own(DIRECTORY).open(cache=new_cache())
+    found = table_of(manifest, columns=["object_id"], filter=others)
     if found.num_rows:
         raise PhalanxError(
             f"Cannot upgrade {root}: its manifest lists tables of stock clients, such as "
@@ -106,7 +108,7 @@ def _check_values(dataset: lance.LanceDataset, path: PathValues | None, location
     assert path is not None
     for name in path.values.keys() & set(dataset.schema.names):
         value = path.values[name]
-        for stored in pc.unique(dataset.to_table([name]).column(name)):
+        for stored in pc.unique(table_of(dataset, columns=[name]).column(name)):
             if not stored.equals(value):
                 raise PhalanxError(
                     f"Cannot upgrade the partition at {location}: its column {name!r} holds "
@@ -157,7 +159,9 @@ def _switch_manifest(root: Location, rows: pa.Table, properties: Properties) -> 
     """Put the rows into a manifest that is there, and then, in one commit, the properties."""
     where = root.own(DIRECTORY)
     dataset = where.open(cache=new_cache())
-    own = dataset.to_table(["object_id"], filter="object_id = 'v1' OR object_id LIKE 'v1$%'")
+    own = table_of(
+        dataset, columns=["object_id"], filter="object_id = 'v1' OR object_id LIKE 'v1$%'"
+    )
     ours = pc.is_in(own.column("object_id"), rows.column("object_id").combine_chunks())
     if own.num_rows and not pc.all(ours).as_py():
         raise PhalanxError(

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import lance
-from lance import LanceDataset, LanceOperation
+from lance import LanceOperation
 from lance.bitmap import Bitmap
 from lance.dataset import Index
 from lance.fragment import FragmentMetadata
 
 from phalanx.model.indexes import INVERTED, IndexSpec
 from phalanx.model.schema import Schema
+from phalanx.storage import commits
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.leaf_indexes import LeafIndex, indexes_of
 from phalanx.storage.location import Location
@@ -202,10 +203,4 @@ def _commit(
     there = {part.uuid for index in indexes_of(dataset) for part in index.segments}
     new = [each.new for each in results if each.new is not None]
     gone = [part for each in results for part in each.removed if part.uuid in there]
-    return LanceDataset.commit(
-        dataset,
-        LanceOperation.CreateIndex(new, gone),
-        read_version=dataset.version,
-        **how,
-        **location.write_options,
-    )
+    return commits.commit(location, dataset, LanceOperation.CreateIndex(new, gone), **how)

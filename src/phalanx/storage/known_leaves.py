@@ -14,6 +14,7 @@ from lance import LanceFragment
 from lance.fragment import FragmentMetadata
 
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION, ROW_ADDRESS
+from phalanx.storage.failures import reading
 from phalanx.storage.leaf import OFFSET_BITS, OFFSET_MASK
 from phalanx.storage.leaf_tables import in_order
 from phalanx.storage.manifest_rows import ADDRESS, Addresses
@@ -66,7 +67,8 @@ class KnownLeaves:
 
 def _offsets(fragment: LanceFragment) -> Addresses:
     """Where the rows of a fragment are that nobody has deleted."""
-    rows = fragment.to_table(columns=[], with_row_address=True)
+    with reading("read the rows that the manifest lists"):
+        rows = fragment.to_table(columns=[], with_row_address=True)
     found: Addresses = rows.column(ADDRESS).to_numpy() & OFFSET_MASK
     return found
 

@@ -20,6 +20,8 @@ from phalanx.model.field_ids import columns_of, walk
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
+from phalanx.storage import commits
+from phalanx.storage.checksums import data_files, record
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.forks import use_lance
 from phalanx.storage.lance_schema import ids_of, lance_schema
@@ -168,6 +170,7 @@ def write(
     written = write_fragments(
         rows, dataset, max_rows_per_file=rows_per_file, **location.write_options
     )
+    record(location, data_files(written))
     reach(Step.FILES_WRITTEN)
     return tuple(written)
 
@@ -228,12 +231,8 @@ def commit(
             shape.check(dataset, new, location)
         change = Change((*new, *found.new), found.updated, found.removed)
         if not change.is_nothing:
-            committed = LanceDataset.commit(
-                dataset,
-                change.operation(),
-                read_version=dataset.version,
-                commit_message=shape.mark,
-                **location.write_options,
+            committed = commits.commit(
+                location, dataset, change.operation(), commit_message=shape.mark
             )
             overtaken = committed.version > dataset.version + 1
             versions.append(int(committed.version))
@@ -297,13 +296,7 @@ def _remove_others(
         )
         if change.is_nothing:
             return Done(0)
-        committed = LanceDataset.commit(
-            dataset,
-            change.operation(),
-            read_version=dataset.version,
-            commit_message=mark,
-            **location.write_options,
-        )
+        committed = commits.commit(location, dataset, change.operation(), commit_message=mark)
         gone = {each.id: each.num_rows for each in change.updated}
         before = {each.id: each.num_rows for each in fragments}
         removed = sum(before[number] - gone.get(number, 0) for number in {*gone, *change.removed})

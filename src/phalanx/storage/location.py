@@ -14,6 +14,7 @@ import lance
 
 from phalanx.errors import PhalanxError, UntrustedLocation, shown
 from phalanx.model.locations import SCHEME, placed
+from phalanx.storage.failures import reading
 from phalanx.storage.forks import use_lance
 from phalanx.storage.ownership import Owner, why_not_ours, why_unreadable
 
@@ -44,6 +45,8 @@ class Location:
     table: Owner | None = None
     # Whether leaves outside of the root may be read that are not recorded as the table's.
     trusts: bool = False
+    # Whether the table below wants checksums of its files.
+    checksums: bool = field(default=False, compare=False)
 
     @classmethod
     def of(
@@ -95,18 +98,28 @@ class Location:
         """The Lance table here, with a cache of metadata: that which all tables share, or another.
 
         A cache knows a version by its path and number: one of a table that was made anew at the
-        same path must not be known already.
+        same path must not be known already. That there is no such table, or no such version of
+        it, is an error of Lance; any other failure is a `StorageFailure`.
         """
         use_lance()
-        dataset = lance.dataset(
-            self.uri,
-            version=version,
-            storage_options=self.storage_options,
-            session=self._cache if cache is None else cache,
-        )
+        try:
+            found = lance.dataset(
+                self.uri,
+                version=version,
+                storage_options=self.storage_options,
+                session=self._cache if cache is None else cache,
+            )
+            # It is decoded when it is first asked for.
+            assert found.schema is not None
+        except BaseException as error:
+            if isinstance(error, OSError | ValueError) and "not found" in str(error).lower():
+                raise
+            which = "" if version is None else f" in version {version}"
+            with reading(f"open {self}{which}"):
+                raise
         if self.table is not None:
-            self._check_readable(self.table, dataset)
-        return dataset
+            self._check_readable(self.table, found)
+        return found
 
     def open_leaf(self, version: int | None = None) -> lance.LanceDataset:
         """The leaf here, which a manifest lists."""

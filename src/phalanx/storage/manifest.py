@@ -25,7 +25,7 @@ from phalanx.errors import (
 )
 from phalanx.planning.pruning import Pruning
 from phalanx.planning.scan import OBJECT_ID, READ_VERSION, ROW_ADDRESS
-from phalanx.storage.failures import plain_reason
+from phalanx.storage.failures import plain_reason, reading
 from phalanx.storage.known_leaves import KnownLeaves
 from phalanx.storage.leaf_listing import LeafListing, LeafShape
 from phalanx.storage.leaf_tables import by_spec, filtered, in_order, of_spec
@@ -34,11 +34,12 @@ from phalanx.storage.manifest_columns import READ_VERSION as STORED_VERSION
 from phalanx.storage.manifest_columns import check_columns, check_tables, completed, plain
 from phalanx.storage.manifest_rows import ADDRESS
 from phalanx.storage.marks import Mark
-from phalanx.storage.naming import SEPARATOR, spec_namespace
+from phalanx.storage.naming import SEPARATOR, is_number, spec_namespace
 from phalanx.storage.parallel import in_parallel
 from phalanx.storage.pins import PINS, Tag, is_pinned, resolved
 from phalanx.storage.properties import MODE, Properties, properties_of
 from phalanx.storage.reconcile import AlignedLeaves
+from phalanx.storage.scanning import count_of, rows_at, table_of
 
 DIRECTORY = "__manifest"
 # The row that every strong commit changes.
@@ -75,7 +76,9 @@ class Manifest(LeafListing):
         self.version: int = dataset.version
         check_columns(dataset.schema.names, root)
         self.properties: Properties = self._properties()
-        self.root = root.of_table(self.properties.salt)
+        self.root = replace(
+            root.of_table(self.properties.salt), checksums=self.properties.checksums
+        )
         self._leaves: dict[int, pa.Table] | None = None
         self._known = None if earlier is None else earlier._known_to(self)
         self._total: int | None = None
@@ -173,7 +176,7 @@ class Manifest(LeafListing):
         # Another writer of the format says strong only by what it writes.
         columns = self.dataset.schema.names
         written = is_pinned(columns) if found.is_drafted else "object_type = 'table_version'"
-        if not metadata.get(MODE) and self.dataset.count_rows(written):
+        if not metadata.get(MODE) and count_of(self.dataset, written):
             return replace(found, mode="strong")
         return found
 
@@ -196,13 +199,13 @@ class Manifest(LeafListing):
         A column that is asked for and that the manifest lacks is NULL.
         """
         names = self.dataset.schema.names
-        rows = self.dataset.scanner(
+        rows = self.read(
             columns=None if columns is None else [name for name in columns if name in names],
             filter=condition,
             with_row_address=with_row_address,
             limit=limit,
             fragments=fragments,
-        ).to_table()
+        )
         rows = plain(rows, self.root)
         if columns is None:
             return rows
@@ -229,7 +232,7 @@ class Manifest(LeafListing):
         """How many leaf tables there are, under all specs."""
         if self._total is None:
             self._check_spec_versions()
-            self._total = self.dataset.count_rows("object_type = 'table'")
+            self._total = count_of(self.dataset, "object_type = 'table'")
         return self._total
 
     def leaves(self, pruning: Pruning | None = None) -> dict[int, pa.Table]:
@@ -302,6 +305,14 @@ class Manifest(LeafListing):
         view._total = sum(leaves.num_rows for leaves in view._leaves.values())
         return view
 
+    def read(self, **options: Any) -> pa.Table:
+        """Rows of the manifest; the options are those of Lance's scanner."""
+        rows = table_of(self.dataset, **options)
+        with reading(f"read the manifest of {self.root}"):
+            # What Lance decodes of damaged bytes may be no text at all.
+            rows.validate(full=True)
+        return rows
+
     def rows_of(self, object_ids: Iterable[str]) -> pa.Table:
         """The rows with these ids, all their columns."""
         names = list(object_ids)
@@ -316,7 +327,7 @@ class Manifest(LeafListing):
         if not names or self.dataset.has_stable_row_ids:
             # Another writer made the manifest: its rows go by other numbers than their addresses.
             return self.rows_of(names)
-        return plain(self.dataset._take_rows(leaves.column(ROW_ADDRESS).to_pylist()), self.root)
+        return plain(rows_at(self.dataset, leaves.column(ROW_ADDRESS).to_pylist()), self.root)
 
     def row(self, object_id: str) -> pa.Table:
         """The row with this id, if there is one: all its columns, and its address.
@@ -413,14 +424,14 @@ class Manifest(LeafListing):
             *(column.to_pylist() for column in rows.columns), strict=True
         ):
             table, _, number = object_id.rpartition(SEPARATOR)
-            if number.isdecimal() and version is not None:
+            if is_number(number) and version is not None:
                 found[table] = max(found.get(table, (-1, 0)), (int(number), version))
         return {table: version for table, (_, version) in found.items()}
 
     def _is_worth_keeping(self, pruning: Pruning | None) -> bool:
         if pruning is None or self._asked > 0 or not self._has_fields():
             return True
-        return self.dataset.count_rows() <= _FEW_ROWS
+        return count_of(self.dataset) <= _FEW_ROWS
 
     def _has_fields(self) -> bool:
         """Whether Lance can prune: the manifest has each partition field, and in its type."""
@@ -468,7 +479,7 @@ def _opened_at(root: Location, version: int) -> Manifest:
     """A version of a manifest, in whichever process."""
     shared = _Shared()
     try:
-        return Manifest(root, root.child(DIRECTORY).open(version, shared.cache), shared=shared)
+        return Manifest(root, root.own(DIRECTORY).open(version, shared.cache), shared=shared)
     except (OSError, ValueError) as error:
         raise StorageFailure(
             f"Cannot open {root} as it was when it was pickled: {plain_reason(error)} A vacuum "

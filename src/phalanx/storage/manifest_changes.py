@@ -19,6 +19,8 @@ import pyarrow.types as pt
 
 from phalanx.errors import CommitConflict
 from phalanx.model.spec import PartitionField
+from phalanx.storage.checksums import complete
+from phalanx.storage.location import new_cache
 from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.manifest_columns import METADATA, OBJECT_ID, PIN_COLUMNS, TYPES, converted
 from phalanx.storage.manifest_rows import Addresses, change_rows, is_piled_up
@@ -39,6 +41,7 @@ def insert(manifest: Manifest, rows: pa.Table) -> None:
     rows = completed(manifest, rows)
     merge = _writable(manifest).merge_insert("object_id").when_not_matched_insert_all()
     merge.use_index(False).conflict_retries(0).execute(rows)
+    _record(manifest)
     _tidy(manifest)
 
 
@@ -64,6 +67,14 @@ def upsert(manifest: Manifest, rows: pa.Table) -> None:
     merge = _writable(manifest).merge_insert("object_id").when_matched_update_all()
     merge = merge.when_not_matched_insert_all().use_index(False).conflict_retries(0)
     merge.execute(completed(manifest, rows))
+    _record(manifest)
+
+
+def _record(manifest: Manifest) -> None:
+    """Write the checksums of what Lance itself has committed, where the table wants them."""
+    place = manifest.root.own(DIRECTORY)
+    if place.checksums:
+        complete(place, place.open(cache=new_cache()))
 
 
 def change(
@@ -114,6 +125,7 @@ def put_properties(manifest: Manifest, properties: Properties) -> Manifest:
             f"the same time ({EPOCH} {manifest.properties.epoch} is over). Look at the table as "
             "it is now, and try again."
         ) from None
+    _record(manifest)
     reach(Step.PROPERTIES_CHANGED)
     return manifest.latest()
 

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance import LanceDataset, LanceFragment, LanceOperation
+from lance import LanceFragment, LanceOperation
 
-from phalanx.storage import leaf
+from phalanx.storage import commits, leaf
 from phalanx.storage.location import Location
 from phalanx.storage.races import settling
+from phalanx.storage.scanning import table_of
 from phalanx.storage.steps import Step, reach
 
 Addresses = npt.NDArray[np.uint64]
@@ -56,7 +57,8 @@ def change_rows(
     new = leaf.write(dataset, location, added.to_reader())
     reach(Step.MANIFEST_WRITTEN)
     with settling():
-        LanceDataset.commit(
+        commits.commit(
+            location,
             dataset,
             # Also where rows are only added: a merge must lose against it.
             LanceOperation.Update(
@@ -67,9 +69,7 @@ def change_rows(
                 updated_fragments=list(change.updated),
                 new_fragments=list(new),
             ),
-            read_version=dataset.version,
             max_retries=0,
-            **location.write_options,
         )
 
 
@@ -98,8 +98,6 @@ def _piled_up(fragments: Iterable[LanceFragment], removed: Addresses) -> list[La
 def _rows_in(
     dataset: lance.LanceDataset, fragments: list[LanceFragment], removed: Addresses
 ) -> pa.Table:
-    rows = dataset.scanner(
-        fragments=fragments, with_row_address=True, scan_in_order=True
-    ).to_table()
+    rows = table_of(dataset, fragments=fragments, with_row_address=True, scan_in_order=True)
     gone = pc.is_in(rows.column(ADDRESS), pa.array(removed, pa.uint64()))
     return rows.filter(pc.invert(gone)).drop_columns(ADDRESS)

@@ -14,6 +14,8 @@ import string
 import pyarrow as pa
 import pyarrow.types as pt
 
+# Of the number of a snapshot.
+_MOST_DIGITS = 18
 SEPARATOR = "$"
 TABLE_NAME = "dataset"
 # What `leaf_directory` makes of an id that `table_id` and `partition_name` have made.
@@ -69,3 +71,8 @@ def leaf_directory(object_id: str, prefix: str | None = None) -> str:
 def spec_namespace(spec_id: int) -> str:
     """The namespace under which all data of a spec version is."""
     return f"v{spec_id}"
+
+
+def is_number(text: str) -> bool:
+    """Whether it is the number of a snapshot, at the end of a row's id."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS

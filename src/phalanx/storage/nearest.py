@@ -14,6 +14,7 @@ from phalanx.model.vectors import Vectors, distances, vectors_in
 from phalanx.storage.leaf_indexes import LeafIndex, described, indexes_of
 from phalanx.storage.open_leaf import OpenLeaf
 from phalanx.storage.path_values import for_leaf
+from phalanx.storage.scanning import table_of
 
 _NO_ROWS = np.empty(0, np.uint64)
 # Times k candidates that are compared exactly, by how much of a vector is left in an index.
@@ -82,14 +83,15 @@ class Nearest:
                 return
             allowed = serialize_row_addrs(ids.tolist())
         for query, found in zip(self.queries, best, strict=True):
-            rows = leaf.dataset.scanner(
+            rows = table_of(
+                leaf.dataset,
                 columns=["_distance"],
                 nearest=self._asked(query, index),
                 filter=None if inner == TRUE else to_lance(inner),
                 prefilter=True,
                 row_addr_allowlist=allowed,
                 with_row_id=True,
-            ).to_table()
+            )
             values = rows.column("_distance").to_numpy()
             row_ids: RowIds = rows.column("_rowid").to_numpy()
             found.offer(values, place, row_ids)

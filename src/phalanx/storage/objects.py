@@ -6,7 +6,6 @@ cost the same however many partitions were listed before.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 from lance.dataset import ColumnOrdering
 
 from phalanx.model.partition_key import text_of
+from phalanx.model.stored_json import read_object
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_columns import READ_VERSION
 from phalanx.storage.naming import SEPARATOR, spec_namespace
@@ -52,7 +52,7 @@ def find(manifest: Manifest, object_id: str, kind: str) -> Entry | None:
     if kind == TABLE:
         first, _ = manifest.read_of(first)
     said = first.column("metadata")[0].as_py() if "metadata" in first.column_names else None
-    stored = json.loads(said or "{}")
+    stored = read_object(said or "{}", f"the manifest row {object_id}", {})
     return Entry(
         object_id,
         first.column("location")[0].as_py(),
@@ -112,13 +112,13 @@ def _below(parent: str) -> list[str]:
 
 
 def _ids(manifest: Manifest, kind: str, conditions: Sequence[str], limit: int | None) -> list[str]:
-    scanner = manifest.dataset.scanner(
+    rows = manifest.read(
         columns=["object_id"],
         filter=" AND ".join([f"object_type = {_quoted(kind)}", *conditions]),
         order_by=[ColumnOrdering("object_id")],
         limit=limit,
     )
-    found: list[str] = scanner.to_table().column("object_id").to_pylist()
+    found: list[str] = rows.column("object_id").to_pylist()
     return found
 
 

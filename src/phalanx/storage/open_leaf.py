@@ -23,6 +23,7 @@ from phalanx.storage.leaf_fields import fields_of
 from phalanx.storage.path_values import check_stored, for_leaf
 from phalanx.storage.reading import LeafScan, columns_read
 from phalanx.storage.reconcile import reconciled
+from phalanx.storage.scanning import batches_of, count_of, rows_at
 
 _ROW_ID = "_rowid"
 # A leaf is small with so many rows.
@@ -51,7 +52,7 @@ class OpenLeaf:
         if scan.path is not None:
             check_stored(dataset, scan.schema, scan.path.values, scan.location)
             return cls(scan, dataset, True)
-        if beside and dataset.count_rows() > _FEW_ROWS:
+        if beside and count_of(dataset) > _FEW_ROWS:
             beside = ()
         return cls(scan, dataset, _is_plain(dataset, scan.schema), beside)
 
@@ -75,7 +76,7 @@ class OpenLeaf:
         path = self.scan.path
         if not self.is_plain:
             leaf = fields_of(self.dataset, self.scan.schema, self.scan.location)
-            for batch in self.dataset.scanner(fragments=fragments, with_row_id=True).to_batches():
+            for batch in batches_of(self.dataset, fragments=fragments, with_row_id=True):
                 rows = reconciled(batch, leaf, self.scan.schema)
                 kept = matches(predicate, rows)
                 ids = batch.column(_ROW_ID).filter(kept).to_numpy()
@@ -84,13 +85,14 @@ class OpenLeaf:
         inner, rest = for_leaf(predicate, path)
         read = list(dict.fromkeys([*columns, *columns_read(rest, self.scan.schema)]))
         stored = read if path is None else [name for name in read if name not in path.values]
-        scanner = self.dataset.scanner(
+        found = batches_of(
+            self.dataset,
             columns=stored,
             filter=None if inner == TRUE else to_lance(inner),
             fragments=fragments,
             with_row_id=True,
         )
-        for batch in scanner.to_batches():
+        for batch in found:
             ids = batch.column(_ROW_ID)
             rows = batch if path is None else path.restored(batch, read)
             if rest != TRUE:
@@ -113,7 +115,7 @@ class OpenLeaf:
             return known
         path, wanted = self.scan.path, ids.tolist()
         if not self.is_plain:
-            found = self.dataset._take_rows(wanted).combine_chunks().to_batches()
+            found = rows_at(self.dataset, wanted).combine_chunks().to_batches()
             leaf = fields_of(self.dataset, self.scan.schema, self.scan.location)
             rows = [reconciled(batch, leaf, self.scan.schema) for batch in found]
             return _chosen(pa.Table.from_batches(rows), columns)
@@ -122,7 +124,7 @@ class OpenLeaf:
         if not stored:
             # Only a path has them: any column tells how many rows there are.
             stored = [next(name for name in self.dataset.schema.names)]
-        found = self.dataset._take_rows(wanted, stored)
+        found = rows_at(self.dataset, wanted, stored)
         if path is None:
             return _chosen(found, columns)
         (batch,) = found.combine_chunks().to_batches()

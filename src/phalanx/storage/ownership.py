@@ -38,7 +38,7 @@ class Owner:
         try:
             said = json.loads(text)
             return cls(str(said["id"]), str(said["root"]))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             # Nobody's whom we know.
             return cls(text, "an unknown place")
 

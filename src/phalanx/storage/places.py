@@ -15,6 +15,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
 from phalanx.storage.leaf import OFFSET_BITS, OFFSET_MASK
+from phalanx.storage.scanning import batches_of
 
 Codes = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.uint32]
@@ -124,11 +125,10 @@ def live_places(dataset: lance.LanceDataset, fragment: FragmentMetadata) -> Rows
     if fragment.deletion_file is None:
         return np.arange(fragment.physical_rows, dtype=np.uint32)
     chosen = [each for each in dataset.get_fragments() if each.fragment_id == fragment.id]
-    scanner = dataset.scanner(
-        columns=[], fragments=chosen, with_row_address=True, scan_in_order=True
+    batches = batches_of(
+        dataset, columns=[], fragments=chosen, with_row_address=True, scan_in_order=True
     )
     found = [
-        (batch.column("_rowaddr").to_numpy() & OFFSET_MASK).astype(np.uint32)
-        for batch in scanner.to_batches()
+        (batch.column("_rowaddr").to_numpy() & OFFSET_MASK).astype(np.uint32) for batch in batches
     ]
     return np.concatenate([np.empty(0, np.uint32), *found])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from phalanx.errors import InvalidSpec, NotPartitioned, PhalanxError
+from phalanx.errors import InvalidManifest, InvalidSpec, NotPartitioned
 from phalanx.model import expression_specs
 from phalanx.model.evolution import check_specs
 from phalanx.model.indexes import IndexSpec, indexes_from_json, indexes_to_json
@@ -28,12 +28,16 @@ PENDING = "phalanx.pending"
 RETURNS = "phalanx.returns"
 # The indexes that every leaf should have.
 INDEXES = "phalanx.indexes"
+# How the files of the table are checked, if they are.
+CHECKSUMS = "phalanx.checksums"
+_SHA256 = "sha256"
 # Stock clients read a manifest with this flag, and refuse to write it.
 WRITER_FLAG = {"lance.namespace.manifest.writer_feature_flags": str(1 << 62)}
 _MODES = ("weak", "strong")
 # The newest format, and the draft before it in which every partition field is an expression.
 NAMESPACE, EXPRESSIONS = "namespace", "expressions"
-_SPEC = re.compile(r"partition_spec_v(\d+)")
+_SPEC = re.compile(r"partition_spec_v([0-9]{1,9})")
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Properties:
     layout: str = NAMESPACE
     returns: bool = False
     indexes: tuple[IndexSpec, ...] = ()
+    checksums: bool = False
 
     @property
     def spec(self) -> PartitionSpec:
@@ -73,6 +78,7 @@ class Properties:
             PENDING: self.pending or "",
             RETURNS: "weak" if self.returns else "",
             INDEXES: indexes_to_json(self.indexes),
+            CHECKSUMS: _SHA256 if self.checksums else "",
         }
 
 
@@ -117,12 +123,12 @@ def properties_of(metadata: Mapping[str, str], root: str) -> Properties:
     check_specs(specs)
     mode, epoch = metadata.get(MODE) or "weak", metadata.get(EPOCH) or "0"
     if mode not in _MODES:
-        raise PhalanxError(
+        raise InvalidManifest(
             f"{root} has the {MODE} {mode!r}: expected {' or '.join(_MODES)}. A newer version of "
             "Phalanx may have written it."
         )
-    if not epoch.isdecimal():
-        raise PhalanxError(f"{root} has the {EPOCH} {epoch!r}: expected a number. Restore it.")
+    if not (epoch.isascii() and epoch.isdecimal() and len(epoch) <= _MOST_DIGITS):
+        raise InvalidManifest(f"{root} has the {EPOCH} {epoch!r}: expected a number. Restore it.")
     return Properties(
         schema=_schema(metadata[SCHEMA]),
         specs=specs,
@@ -133,6 +139,7 @@ def properties_of(metadata: Mapping[str, str], root: str) -> Properties:
         layout=layout,
         returns=bool(metadata.get(RETURNS)),
         indexes=indexes_from_json(metadata.get(INDEXES) or "", root),
+        checksums=bool(metadata.get(CHECKSUMS)),
     )
 
 

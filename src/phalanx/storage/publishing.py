@@ -15,6 +15,7 @@ from lance import LanceDataset, LanceOperation
 
 from phalanx.errors import ForeignWrite, StorageFailure, UntrustedLocation
 from phalanx.planning.scan import LOCATION, OBJECT_ID
+from phalanx.storage.failures import is_panic
 from phalanx.storage.head import Head, head_of
 from phalanx.storage.history_rows import entries_of, leaves_changed, versions_at
 from phalanx.storage.late_commits import FIRST_DETACHED, bring_back, is_later
@@ -132,8 +133,9 @@ def standing(snapshot: int) -> Iterator[None]:
         yield
     except ForeignWrite as error:
         raise ForeignWrite(f"Snapshot {snapshot} is committed. But: {error}") from None
-    except (OSError, ValueError, StorageFailure):
-        pass
+    except BaseException as error:
+        if not (isinstance(error, OSError | ValueError | StorageFailure) or is_panic(error)):
+            raise
 
 
 def follow(manifest: Manifest, head: Head) -> Head:

@@ -27,6 +27,7 @@ from phalanx.storage.leaf_fields import check_nulls, fields_of
 from phalanx.storage.location import Location
 from phalanx.storage.path_values import PathValues, check_stored, for_leaf
 from phalanx.storage.reconcile import reconciled
+from phalanx.storage.scanning import batches_of, count_of
 
 _BATCHES_AHEAD = 4
 _BATCH_BYTES = 4 << 20
@@ -68,7 +69,7 @@ class LeafScan:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The matching rows, in the leaf's order."""
-        with reading(f"the partition at {self.location}"):
+        with reading(f"read the partition at {self.location}"):
             dataset = self.location.open_leaf(self.version)
             if self._is_plain(dataset):
                 found = self._aligned_batches(dataset)
@@ -78,16 +79,16 @@ class LeafScan:
 
     def count_rows(self) -> int:
         """How many rows match, whatever the limit; from metadata alone where all do."""
-        with reading(f"the partition at {self.location}"):
+        with reading(f"read the partition at {self.location}"):
             return self._count_rows()
 
     def _count_rows(self) -> int:
         dataset = self.location.open_leaf(self.version)
         if self.predicate == TRUE and self.fragments is None:
-            return int(dataset.count_rows())
+            return count_of(dataset)
         inner, rest = for_leaf(self.predicate, self.path)
         if rest == TRUE and self.fragments is None and self._is_plain(dataset):
-            return int(dataset.count_rows(to_lance(inner)))
+            return count_of(dataset, to_lance(inner))
         whole = replace(self, limit=None)
         return sum(batch.num_rows for batch in whole.batches())
 
@@ -103,7 +104,8 @@ class LeafScan:
         extra = [name for name in columns_read(rest, self.schema) if name not in self.columns]
         read = [*self.columns, *extra]
         stored = read if self.path is None else [n for n in read if n not in self.path.values]
-        scanner = dataset.scanner(
+        batches = batches_of(
+            dataset,
             columns=stored,
             filter=None if inner == TRUE else to_lance(inner),
             limit=self.limit if rest == TRUE else None,
@@ -116,7 +118,7 @@ class LeafScan:
         )
         if self.leaf is not None:
             read.append(_ADDRESS)
-        for found in scanner.to_batches():
+        for found in batches:
             batch = found if self.path is None else self.path.restored(found, read)
             kept = batch if rest == TRUE else readable(batch).filter(matches(rest, batch))
             if kept.num_rows:
@@ -130,13 +132,14 @@ class LeafScan:
 
     def _reconciled_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
         leaf = fields_of(dataset, self.schema, self.location)
-        scanner = dataset.scanner(
+        batches = batches_of(
+            dataset,
             fragments=self._chosen(dataset),
             scan_in_order=True,
             batch_size=batch_rows(dataset, self.schema),
             with_row_address=self.leaf is not None,
         )
-        for batch in scanner.to_batches():
+        for batch in batches:
             rows = reconciled(batch, leaf, self.schema)
             check_nulls(rows, self.schema, self.location)
             wanted = matches(self.predicate, rows)
@@ -217,7 +220,8 @@ def addressed(
     inner, rest = for_leaf(predicate, path)
     read = list(dict.fromkeys([*columns, *columns_read(rest, schema)]))
     stored = read if path is None else [name for name in read if name not in path.values]
-    scanner = dataset.scanner(
+    batches = batches_of(
+        dataset,
         columns=stored,
         filter=None if inner == TRUE else to_lance(inner),
         fragments=fragments,
@@ -226,7 +230,7 @@ def addressed(
         batch_size=batch_rows(dataset, schema) if columns else None,
     )
     wanted = chosen_schema(schema, tuple(columns))
-    for batch in scanner.to_batches():
+    for batch in batches:
         rows = batch if path is None else path.restored(batch, [*read, _ADDRESS])
         if rest != TRUE:
             rows = readable(rows).filter(matches(rest, rows))

@@ -21,11 +21,13 @@ from phalanx.errors import CommitConflict
 from phalanx.model.field_ids import FIELD_ID
 from phalanx.model.rows import copied, plain_schema
 from phalanx.model.schema import Schema
+from phalanx.storage import commits
 from phalanx.storage.adoption import check_renumbering, renumber, renumbered
 from phalanx.storage.lance_schema import is_aligned, lance_schema, schema_of
 from phalanx.storage.leaf_fields import check_writable, fields_of, is_numbered_by_place
 from phalanx.storage.location import Location
 from phalanx.storage.races import until_won
+from phalanx.storage.scanning import batches_of
 from phalanx.storage.steps import Step, reach
 
 _FIELD_ID = FIELD_ID.encode()
@@ -141,13 +143,7 @@ def _toward(
     """
     apart = _with_names_apart(schema, schema_of(dataset))
     for goal in (schema,) if apart is schema else (apart, schema):
-        dataset = LanceDataset.commit(
-            dataset,
-            _alignment(dataset, goal),
-            read_version=dataset.version,
-            **how,
-            **location.write_options,
-        )
+        dataset = commits.commit(location, dataset, _alignment(dataset, goal), **how)
     return dataset
 
 
@@ -278,14 +274,14 @@ def _rows_of(
     dataset: lance.LanceDataset, fragment: LanceFragment, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """All rows of a fragment, deleted ones too: files of one fragment have equal lengths."""
-    scanner = dataset.scanner(
+    yield from batches_of(
+        dataset,
         fragments=[fragment],
         columns=columns,
         with_row_id=True,
         include_deleted_rows=True,
         scan_in_order=True,
     )
-    yield from scanner.to_batches()
 
 
 def _with_replaced(old: FragmentMetadata, new: FragmentMetadata) -> FragmentMetadata:

@@ -13,10 +13,11 @@ from lance.fragment import FragmentMetadata
 
 from phalanx.errors import CommitConflict
 from phalanx.model.schema import Schema
-from phalanx.storage import leaf
+from phalanx.storage import commits, leaf
 from phalanx.storage.leaf import Change
 from phalanx.storage.location import Location
 from phalanx.storage.reconcile import check_ids
+from phalanx.storage.scanning import count_of
 from phalanx.storage.steps import Step, reach
 
 
@@ -100,7 +101,7 @@ def emptied(location: Location, version: int) -> StagedVersion:
     if not fragments:
         return StagedVersion(version, 0, 0)
     change = Change(removed=tuple(fragments))
-    return StagedVersion(_detached(location, dataset, change), 0, dataset.count_rows())
+    return StagedVersion(_detached(location, dataset, change), 0, count_of(dataset))
 
 
 def copied_rows(
@@ -200,12 +201,6 @@ def _fragments(dataset: lance.LanceDataset) -> dict[int, FragmentMetadata]:
 
 
 def _detached(location: Location, dataset: lance.LanceDataset, change: Change) -> int:
-    committed = LanceDataset.commit(
-        dataset,
-        change.operation(),
-        read_version=dataset.version,
-        detached=True,
-        **location.write_options,
-    )
+    committed = commits.commit(location, dataset, change.operation(), detached=True)
     reach(Step.VERSION_STAGED)
     return int(committed.version)

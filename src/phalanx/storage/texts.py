@@ -14,6 +14,7 @@ from phalanx.model.bm25 import Documents, Numbers, frequencies
 from phalanx.storage.known_versions import known_table
 from phalanx.storage.leaf_indexes import LeafIndex, indexes_of
 from phalanx.storage.open_leaf import OpenLeaf
+from phalanx.storage.scanning import batches_of, table_of
 from phalanx.storage.tokens import Tokenizer, lengths_in, tally, term_scores
 
 _FRAGMENT_BITS = np.uint64(32)
@@ -165,7 +166,7 @@ def _live_lengths(
         numbers = np.array([each.fragment_id for each in covered], np.uint64)
         alive = np.isin(ids >> _FRAGMENT_BITS, numbers)
         if torn := [each for each in covered if each.num_deletions]:
-            rows = leaf.dataset.scanner(columns=[], fragments=torn, with_row_id=True).to_table()
+            rows = table_of(leaf.dataset, columns=[], fragments=torn, with_row_id=True)
             torn_numbers = np.array([each.fragment_id for each in torn], np.uint64)
             inside = np.isin(ids >> _FRAGMENT_BITS, torn_numbers)
             alive &= ~inside | np.isin(ids, rows.column("_rowid").to_numpy())
@@ -203,12 +204,13 @@ def _counted(
 def _found_texts(dataset: lance.LanceDataset, place: int, query: TextQuery) -> Iterator[Uncounted]:
     """The texts that the index finds: it counts rows that are deleted, and its scores do not do."""
     text = " ".join(text for _, text in query.terms)
-    found = dataset.scanner(
+    found = batches_of(
+        dataset,
         full_text_query={"query": text, "columns": [query.column]},
         columns=[query.column],
         with_row_id=True,
         fast_search=True,
     )
-    for batch in found.to_batches():
+    for batch in found:
         ids = batch.column("_rowid").to_numpy()
         yield Uncounted(place, ids, batch.column(query.column), False)

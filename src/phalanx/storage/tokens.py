@@ -20,7 +20,9 @@ from lance.file import LanceFileReader
 from phalanx.errors import PhalanxError
 from phalanx.model.best import RowIds
 from phalanx.model.bm25 import Documents, Numbers, frequencies
+from phalanx.storage.failures import reading
 from phalanx.storage.leaf_indexes import INVERTED, LeafIndex
+from phalanx.storage.scanning import table_of
 
 _COLUMN = "text"
 # What an index may have beside the way it takes texts apart.
@@ -157,12 +159,13 @@ def term_scores(
     dataset: lance.LanceDataset, column: str, text: str
 ) -> tuple[RowIds, npt.NDArray[np.float32]]:
     """The ids of all rows with a term that an index covers, and their scores for it."""
-    found = dataset.scanner(
+    found = table_of(
+        dataset,
         full_text_query={"query": text, "columns": [column]},
         columns=["_score"],
         with_row_id=True,
         fast_search=True,
-    ).to_table()
+    )
     return found.column("_rowid").to_numpy(), found.column("_score").to_numpy()
 
 
@@ -172,7 +175,8 @@ def lengths_in(segment: str, storage_options: dict[str, str] | None) -> pa.Table
     def opened(name: str) -> LanceFileReader:
         return LanceFileReader(f"{segment}/{name}.lance", storage_options=storage_options)
 
-    head = opened("metadata").metadata().schema.metadata
-    numbers = json.loads(head[b"partitions"])
-    parts = [opened(f"part_{number}_docs").read_all().to_table() for number in numbers]
-    return pa.concat_tables([part.select(["_rowid", "_num_tokens"]) for part in parts])
+    with reading(f"read the index {segment}"):
+        head = opened("metadata").metadata().schema.metadata
+        numbers = json.loads(head[b"partitions"])
+        parts = [opened(f"part_{number}_docs").read_all().to_table() for number in numbers]
+        return pa.concat_tables([part.select(["_rowid", "_num_tokens"]) for part in parts])

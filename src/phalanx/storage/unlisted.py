@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import lance
 
+from phalanx.storage import checksums
 from phalanx.storage.files import StoredFile
 from phalanx.storage.location import Location
 
@@ -57,7 +58,11 @@ class Unlisted:
 
 
 def name_of(path: str) -> Name | None:
-    """The name of a file, by its path in the table's folder; None for what is not known."""
+    """The name of a file, by its path in the table's folder; None for what is not known.
+
+    A checksum goes by the name of its file.
+    """
+    path = checksums.file_of(path) or path
     for kind, pattern in _KINDS.items():
         if match := pattern.fullmatch(path):
             name = match["name"]

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from phalanx.storage.failures import reading
 from phalanx.storage.files import store_of, telling
 from phalanx.storage.location import Location
 from phalanx.storage.ownership import check_in_place
@@ -137,9 +138,12 @@ class Updates:
     def read(cls, root: Location, name: str) -> Updates:
         """The pairs of a file."""
         place = root.own(path_of(name))
-        with telling(f"read the updates {place}"):
+        with reading(f"read the updates {place}"):
             data = store_of(root).get(path_of(name)).bytes()
             table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
+            if table.schema != _SCHEMA:
+                raise ValueError(f"its columns are {table.schema.names}")
+            table.validate(full=True)
         sides = [
             Places(
                 tuple(_chunk(table, f"{side}_file").dictionary.to_pylist()),

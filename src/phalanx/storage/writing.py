@@ -35,6 +35,7 @@ from phalanx.storage.partition_rows import new_partitions
 from phalanx.storage.path_values import PathValues
 from phalanx.storage.publishing import publish
 from phalanx.storage.races import until_won
+from phalanx.storage.scanning import batches_of
 from phalanx.storage.shuffle import Shuffled
 
 # Which leaves an operation looks at in a manifest, and their versions.
@@ -419,8 +420,8 @@ def deleting_keys(touched: pa.Table, spec: PartitionSpec, schema: Schema) -> Del
 
     def find(dataset: lance.LanceDataset) -> Change:
         found = [np.empty(0, np.uint64)]
-        scanner = dataset.scanner(columns=columns, with_row_address=True, scan_in_order=True)
-        for batch in scanner.to_batches():
+        rows = batches_of(dataset, columns=columns, with_row_address=True, scan_in_order=True)
+        for batch in rows:
             groups = keyed(spec, batch, schema)
             is_touched = positions(groups.keys, touched) >= 0
             found.append(batch.column("_rowaddr").to_numpy()[is_touched[groups.codes]])

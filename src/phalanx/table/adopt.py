@@ -26,6 +26,7 @@ from phalanx.storage.adoption import (
     open_table,
     renumber,
 )
+from phalanx.storage.checksums import complete
 from phalanx.storage.head import LeafVersion
 from phalanx.storage.lance_schema import is_aligned, schema_of
 from phalanx.storage.leaf_fields import is_numbered_by_place
@@ -73,6 +74,9 @@ def adopt(
         check_renumbering(dataset, properties.schema, location)
         owner = Owner(properties.salt, current.root.uri)
         renumber(claim(dataset, owner, location), properties.schema, location)
+        if current.root.checksums:
+            adopted = current.root.child(place)
+            complete(adopted, adopted.open_leaf())
         insert(current, new_partitions(current, key, lambda _: place))
         [found] = keys_of(key)
         return found

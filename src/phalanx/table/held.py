@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError
 from phalanx.model.spec import PartitionSpec
-from phalanx.storage.failures import told
+from phalanx.storage.failures import Guarded
 from phalanx.storage.forks import check_fork
 from phalanx.storage.hive_creation import main_branches
 from phalanx.storage.hive_root import open_root
@@ -26,24 +26,8 @@ from phalanx.table.arrivals import Statement
 from phalanx.table.pinned import check_unpinned
 from phalanx.table.transaction import run_alone
 
-Method = TypeVar("Method", bound=Callable[..., Any])
 
-
-def tells(what: str) -> Callable[[Method], Method]:
-    """Errors of the store below become one message that says what could not be done."""
-
-    def wrap(method: Method) -> Method:
-        @functools.wraps(method)
-        def call(self: HeldTable, *arguments: Any, **options: Any) -> Any:
-            with told(f"{what} {self.uri}"):
-                return method(self, *arguments, **options)
-
-        return cast(Method, call)
-
-    return wrap
-
-
-class HeldTable:
+class HeldTable(Guarded):
     """A partitioned namespace: what it is now, or as of a snapshot."""
 
     def __init__(self, manifest: LeafListing, snapshot: int | datetime | None = None) -> None:
@@ -54,6 +38,9 @@ class HeldTable:
     def __repr__(self) -> str:
         label = self.spec.label(self._properties.schema)
         return f"<phalanx.Table {self.uri} by {label or 'nothing'}>"
+
+    def _stored_at(self) -> str:
+        return self._manifest.root.uri
 
     @property
     def uri(self) -> str:

@@ -21,7 +21,7 @@ from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.model.binding import bind
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.storage import creation, leaf
-from phalanx.storage.failures import told
+from phalanx.storage.failures import Guarded, told
 from phalanx.storage.head import with_head
 from phalanx.storage.history_rows import Marker, Several, committed_marker
 from phalanx.storage.hive_creation import main_branches
@@ -68,7 +68,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteJob:
+class WriteJob(Guarded):
     """A write by many tasks: what it does, and the state of the table that it began with."""
 
     id: str
@@ -111,6 +111,9 @@ class WriteJob:
             None,
             new=tuple(properties.to_metadata().items()),
         )
+
+    def _stored_at(self) -> Location:
+        return self.root
 
     @classmethod
     def begin(

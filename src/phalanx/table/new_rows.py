@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Protocol
 
 from phalanx.errors import PhalanxError
@@ -284,8 +285,9 @@ def check_there(manifest: Manifest, after: Position, until: Position) -> Mapping
     return {number: each["time"] for number, each in said.items()}
 
 
-def _missing(numbers: Iterable[int], said: Mapping[int, object]) -> list[int]:
-    return [number for number in numbers if number not in said]
+def _missing(numbers: range, said: Mapping[int, object]) -> list[int]:
+    # A few are enough; there may be as many as numbers.
+    return list(islice((number for number in reversed(numbers) if number not in said), 2))[::-1]
 
 
 def _lost(manifest: Manifest, start: str, last: int) -> PhalanxError:

@@ -13,6 +13,7 @@ from phalanx.model.hive_properties import HiveProperties
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.schema import Schema
 from phalanx.storage import creation, hive_creation
+from phalanx.storage.failures import told
 from phalanx.storage.hive_root import open_root
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.leaf_listing import LeafListing
@@ -34,12 +35,15 @@ def create(
     transaction: str = "weak",
     layout: str = "namespace",
     storage_options: dict[str, str] | None = None,
+    checksums: bool = False,
 ) -> Table:
     """Make a partitioned namespace; an existing one is an error.
 
     With `layout="expressions"` it is one of the draft in which every partition field is stored as
     an expression; its buckets go by `md5_int`, and are never those of the newest format.
-    `layout="hive"` makes one of `key=value` folders instead, which has weak mode only.
+    `layout="hive"` makes one of `key=value` folders instead, which has weak mode only. With
+    `checksums` it is written down what each file holds, for `Table.verify` to compare; see
+    `Table.set_checksums` for what that costs.
     """
     if transaction not in ("weak", "strong"):
         raise PhalanxError(
@@ -51,12 +55,17 @@ def create(
             f"format, or {EXPRESSIONS!r} or 'hive', drafts before it."
         )
     location = Location.of(uri, storage_options)
+    if layout == "hive" and checksums:
+        raise PhalanxError(
+            f"Cannot create {location} with checksums: the hive layout has none. Use "
+            "layout='namespace', or leave them out."
+        )
     if layout == "hive":
         return Table(_create_hive(location, schema, partition_by, transaction))
-    manifest = creation.create(
-        location, _properties(location, schema, partition_by, transaction, layout)
-    )
-    return Table(strong.complete(manifest) if transaction == "strong" else manifest)
+    properties = _properties(location, schema, partition_by, transaction, layout, checksums)
+    with told(f"create {location}"):
+        manifest = creation.create(location, properties)
+        return Table(strong.complete(manifest) if transaction == "strong" else manifest)
 
 
 def create_for_rows(
@@ -87,12 +96,15 @@ def _properties(
     partition_by: PartitionBy,
     transaction: str,
     layout: str = NAMESPACE,
+    checksums: bool = False,
 ) -> Properties:
     numbered = Schema.of(schema)
     check_storable(numbered)
     spec = next_spec(partition_by, numbered, {}, drafted=layout == EXPRESSIONS)
     hive_creation.check_not_hive(location)
-    return Properties(numbered, {spec.id: spec}, transaction, new_salt(), 0, None, layout)
+    return Properties(
+        numbered, {spec.id: spec}, transaction, new_salt(), 0, None, layout, checksums=checksums
+    )
 
 
 def _create_hive(
@@ -124,4 +136,6 @@ def open(
     `properties` are those of the hive layout (`lance.partitioning.…`) that count instead of what
     is stored there.
     """
-    return Table(open_root(Location.of(uri, storage_options, trust_locations), properties))
+    location = Location.of(uri, storage_options, trust_locations)
+    with told(f"open {location}"):
+        return Table(open_root(location, properties))

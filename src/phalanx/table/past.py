@@ -8,6 +8,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from phalanx.storage.failures import tells
 from phalanx.storage.history_rows import committed_markers
 from phalanx.storage.manifest import Manifest
 from phalanx.table import (
@@ -16,7 +17,7 @@ from phalanx.table import (
     strong,
 )
 from phalanx.table.feed import ChangeFeed, feed_of
-from phalanx.table.held import HeldTable, tells
+from phalanx.table.held import HeldTable
 from phalanx.table.transaction import Transaction
 
 

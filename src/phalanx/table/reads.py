@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from phalanx.planning.scan import ScanPlan
 from phalanx.planning.search_options import RRF, SearchOptions
+from phalanx.storage.failures import tells
 from phalanx.table import (
     inspection,
 )
-from phalanx.table.held import HeldTable, tells
+from phalanx.table.held import HeldTable
 from phalanx.table.keys import leaf_with
 from phalanx.table.scan import Scan, bound, plan_of, scan_of
 from phalanx.table.search import search
@@ -28,6 +29,7 @@ class Reads(HeldTable):
         manifest = self._refreshed()
         return plan_of(manifest, bound(where, manifest.properties.schema))
 
+    @tells("scan")
     def scan(
         self,
         where: str | None = None,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phalanx.errors import PhalanxError, SchemaMismatch
-from phalanx.storage.failures import told
+from phalanx.storage.failures import Guarded, told
 from phalanx.storage.head import with_head
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
@@ -63,10 +63,13 @@ class ChangedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class RowJob:
+class RowJob(Guarded):
     """Changes of rows by many tasks, on one version of the table, which they read as well."""
 
     job: WriteJob
+
+    def _stored_at(self) -> Location:
+        return self.job.root
 
     @classmethod
     def begin(

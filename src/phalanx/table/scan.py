@@ -17,7 +17,7 @@ from phalanx.model.schema import Schema
 from phalanx.planning.pruning import prune
 from phalanx.planning.residual import settled
 from phalanx.planning.scan import ScanPlan, located
-from phalanx.storage.failures import told
+from phalanx.storage.failures import Guarded, tells, told
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
 from phalanx.storage.parallel import in_parallel
@@ -30,7 +30,7 @@ _TELLS_THE_TIME = re.compile(r"\(|current|local", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Guarded):
     """Rows to be read: in the order of the plan, and within a leaf in the leaf's own."""
 
     plan: ScanPlan
@@ -41,17 +41,20 @@ class Scan:
     # The columns that only paths hold, each with its partition field.
     path_columns: Mapping[str, str] | None = None
 
+    def _stored_at(self) -> Location:
+        return self.location
+
     @property
     def schema(self) -> pa.Schema:
         """The schema of the rows."""
         return chosen_schema(self.table_schema, self.columns)
 
+    @tells("scan")
     def to_arrow(self) -> pa.Table:
         """All rows, in memory."""
         if self.limit is not None:
             return pa.Table.from_batches(self._batches(), self.schema)
-        with told(f"scan {self.location}"):
-            parts = in_parallel(_read, self.leaf_scans(), SCAN_THREADS)
+        parts = in_parallel(_read, self.leaf_scans(), SCAN_THREADS)
         return pa.Table.from_batches([batch for part in parts for batch in part], self.schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -65,10 +68,10 @@ class Scan:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
+    @tells("count the rows of")
     def count_rows(self) -> int:
         """How many rows there are; from metadata wherever every row of a leaf matches."""
-        with told(f"count the rows of {self.location}"):
-            total = sum(in_parallel(LeafScan.count_rows, self.leaf_scans()))
+        total = sum(in_parallel(LeafScan.count_rows, self.leaf_scans()))
         return total if self.limit is None else min(total, self.limit)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

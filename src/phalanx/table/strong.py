@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from phalanx.errors import CommitConflict, PhalanxError
+from phalanx.model.stored_json import TEXT, read_object
 from phalanx.planning.scan import READ_VERSION
 from phalanx.storage import head, leaf
 from phalanx.storage.head import Head, LeafVersion, first_head, head_of
@@ -142,7 +143,9 @@ def _operation(manifest: Manifest, found: Head | None) -> str:
         return "set_mode" if manifest.total_partitions else "create"
     if manifest.properties.pending is None:
         return "evolve" if found.epoch != manifest.properties.epoch else "adopt"
-    return str(json.loads(manifest.properties.pending).get("change", "change"))
+    what = f"the change of {manifest.root} that is under way"
+    pending = read_object(manifest.properties.pending, what, {}, {"change": TEXT})
+    return str(pending.get("change", "change"))
 
 
 def _brought_in_line(manifest: Manifest, found: Head | None) -> list[LeafVersion]:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from phalanx.errors import SchemaMismatch
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.spec import PartitionSpec
+from phalanx.storage.failures import tells
 from phalanx.table import changes as property_changes
-from phalanx.table.held import tells
 from phalanx.table.past import Past
 from phalanx.table.reads import Reads
 from phalanx.table.upkeep import Upkeep

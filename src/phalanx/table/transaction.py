@@ -18,8 +18,9 @@ from tenacity import (
 from phalanx.errors import PhalanxError
 from phalanx.model.predicate import Predicate
 from phalanx.planning.scan import ScanPlan
-from phalanx.storage.failures import told
+from phalanx.storage.failures import Guarded, told
 from phalanx.storage.forks import check_fork
+from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.table import merging, operations, updating
 from phalanx.table.arrivals import Statement
@@ -33,7 +34,7 @@ _ISOLATIONS = ("snapshot", "serializable")
 _MOST_ATTEMPTS = 20
 
 
-class Transaction:
+class Transaction(Guarded):
     """A block of statements on one snapshot, which all become visible when it ends, or none.
 
     `with table.transaction() as txn:` commits on leaving the block, and discards everything on an
@@ -54,6 +55,9 @@ class Transaction:
         self._lock = threading.RLock()
         self.snapshot: int | None = None
         """The snapshot that it was committed as; None before, and if there was nothing to do."""
+
+    def _stored_at(self) -> Location:
+        return self._changes.base.root
 
     def __enter__(self) -> Transaction:
         return self

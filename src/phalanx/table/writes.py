@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phalanx.model.partition_key import PartitionKey
+from phalanx.storage.failures import tells
 from phalanx.table import (
     merging,
     operations,
@@ -15,7 +16,7 @@ from phalanx.table import (
     updating,
 )
 from phalanx.table.adopt import adopt
-from phalanx.table.held import HeldTable, tells
+from phalanx.table.held import HeldTable
 from phalanx.table.jobs import WriteJob
 from phalanx.table.keys import named_key
 from phalanx.table.merging import MergeCounts

@@ -1,0 +1,42 @@
+"""The command that looks whether everything is there, and is what was written."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from phalanx.cli import json_text
+from phalanx.cli.options import Output, OutputOption, StorageOptions, Uri, storage_options
+from phalanx.cli.progress import counting_groups
+from phalanx.cli.tables import printable
+from phalanx.storage.location import Location
+from phalanx.table.opening import open as open_table
+from phalanx.table.verifying import Verified, verify_manifest
+
+
+def verify(
+    uri: Uri,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also read all rows, and check their partitions.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    storage_option: StorageOptions = None,
+) -> None:
+    """Check that every file of every snapshot is there, and is what was written."""
+    options = storage_options(storage_option)
+    # Lance opens no file of the manifest before its checksums are compared.
+    damaged = verify_manifest(Location.of(uri, options))
+    if damaged:
+        found = Verified(tuple(damaged), 0, 0, len(damaged), 0, len(damaged), None)
+    else:
+        table = open_table(uri, storage_options=options)
+        with counting_groups("verifying", "partitions") as progress:
+            found = table.verify(deep, progress=progress)
+    if output is Output.JSON:
+        typer.echo(json_text.dumps(found.to_dict(), indent=2))
+    else:
+        for line in str(found).split("\n"):
+            typer.echo(printable(line))
+    if found:
+        raise typer.Exit(1)

@@ -1,0 +1,33 @@
+"""Checksums that a table wants from now on, or no more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+from phalanx.storage.checksums import complete
+from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest_changes import put_properties
+from phalanx.storage.parallel import in_parallel
+from phalanx.table.verifying import stored_versions
+
+
+def set_checksums(manifest: Callable[[], Manifest], enabled: bool) -> int:
+    """Write checksums of all files, those there are included; how many there were none of."""
+    now = manifest()
+    if now.properties.checksums != enabled:
+        put_properties(now, replace(now.properties, checksums=bool(enabled)))
+    if not enabled:
+        return 0
+
+    def missing(versions: list[tuple[Location, int | None]]) -> int:
+        # One after the other: they have files in common.
+        return sum(complete(location, location.open_leaf(each)) for location, each in versions)
+
+    # Whoever writes since knows that they are wanted.
+    by_table: defaultdict[str, list[tuple[Location, int | None]]] = defaultdict(list)
+    for location, version in stored_versions(manifest()):
+        by_table[location.uri].append((location, version))
+    return sum(in_parallel(missing, by_table.values()))
