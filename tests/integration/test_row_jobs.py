@@ -15,6 +15,7 @@ import phalanx
 from integration.stores import Store
 from phalanx.errors import CommitConflict, PhalanxError, SchemaMismatch
 from phalanx.model.predicate import TRUE
+from phalanx.storage.location import Location
 from phalanx.storage.reading import ROW_ID
 from phalanx.storage.writing import Reading
 from phalanx.table.merging import MergeCounts
@@ -254,6 +255,7 @@ def test_rows_that_were_computed_from_others_are_no_append(root: str) -> None:
 def test_a_job_is_taken_up_by_its_facts(table: phalanx.Table, facts: dict[str, Any]) -> None:
     job = begun(table, "merge")
     known = {key: getattr(job.job, key) for key in ("root", "id", "version", "began", "operation")}
+    known["root"] = Location.of(job.job.root.uri, job.job.root.storage_options)
     assert RowJob.resume(**known) == job
     with pytest.raises((ValueError, PhalanxError)):
         RowJob.resume(**{**known, **facts})

@@ -111,7 +111,8 @@ class RowJob(Guarded):
             raise ValueError(f"No change of rows is called {operation!r}.")
         job = WriteJob(id, root, version, "weak", began, operation, "true", None, None)
         with told(f"go on with a change of {root}"):
-            return cls(replace(job, mode=job.manifest.properties.mode))
+            manifest = job.manifest
+            return cls(replace(job, root=manifest.root, mode=manifest.properties.mode))
 
     @property
     def manifest(self) -> Manifest:
