@@ -173,7 +173,7 @@ def test_a_strong_table_is_described_by_its_main_branch(tmp_path: Path) -> None:
     rows = lance.dataset(namespace_client=namespace, table_id=path).count_rows()
     database = lancedb.connect_namespace("phalanx.PartitionedNamespace", {"root": table.uri})
     opened = database.open_table(path[-1], namespace_path=path[:-1])
-    assert opened.count_rows() == rows == 1
+    assert opened.count_rows() == rows > 0
 
 
 def test_no_version_is_described_while_the_main_branch_lags(tmp_path: Path) -> None:
@@ -183,12 +183,13 @@ def test_no_version_is_described_while_the_main_branch_lags(tmp_path: Path) -> N
     path = first_table(namespace)
     location = namespace.describe_table(DescribeTableRequest(id=path)).location
     # As it was before the main branch followed: its newest version is the one before.
-    newest = lance.dataset(location).version
-    lance.dataset(location, version=newest - 1).restore()
+    newest = lance.dataset(location)
+    rows = newest.count_rows()
+    lance.dataset(location, version=newest.version - 1).restore()
     described = namespace.describe_table(DescribeTableRequest(id=path, load_detailed_metadata=True))
     assert described.version is None
     assert described.stats.num_fragments == 1
-    assert namespace.count_table_rows(CountTableRowsRequest(id=path)).count == 1
+    assert namespace.count_table_rows(CountTableRowsRequest(id=path)).count == rows > 0
 
 
 def test_rows_are_counted(namespace: catalog.LanceNamespace) -> None:

@@ -111,8 +111,9 @@ class RowJob(Guarded):
             raise ValueError(f"No change of rows is called {operation!r}.")
         job = WriteJob(id, root, version, "weak", began, operation, "true", None, None)
         with told(f"go on with a change of {root}"):
-            manifest = job.manifest
-            return cls(replace(job, root=manifest.root, mode=manifest.properties.mode))
+            # The root of a manifest knows its table, whose leaves alone are written.
+            found = job.manifest
+            return cls(replace(job, root=found.root, mode=found.properties.mode))
 
     @property
     def manifest(self) -> Manifest:
