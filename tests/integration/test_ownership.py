@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -358,3 +360,32 @@ def test_new_leaves_have_a_record(table: phalanx.Table) -> None:
         dataset = lance.dataset(each.location, version=each.version)
         for one in (dataset, lance.dataset(each.location), lance.dataset(each.location, version=2)):
             assert table.uri in one.metadata["phalanx.namespace"]
+
+
+@pytest.mark.parametrize("place", ["s3://other/leaf", "abfss://leaf@evil.example/a", "gs://b/leaf"])
+def test_another_store_is_not_asked(table: phalanx.Table, place: str) -> None:
+    """Whoever runs it would learn the credentials that the table is opened with."""
+    asked: list[object] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    asked.append(server.accept()[1])
+
+        listening = threading.Thread(target=accept, daemon=True)
+        listening.start()
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        options = {
+            **{"aws_endpoint": endpoint, "azure_endpoint": endpoint, "google_base_url": endpoint},
+            **{"aws_access_key_id": "k", "aws_secret_access_key": "s", "allow_http": "true"},
+        }
+        crafted = relocate(table, place)
+        opened = phalanx.open(crafted.uri, storage_options=options)
+        with pytest.raises(phalanx.UntrustedLocation, match=r"in another store.*trust_locations"):
+            opened.scan().to_arrow()
+        with pytest.raises(phalanx.PhalanxError, match="in another store"):
+            opened.append(rows(("a", 3)))
+        server.shutdown(socket.SHUT_RDWR)
+    listening.join(5)
+    assert asked == []

@@ -16,7 +16,7 @@ from phalanx.errors import PhalanxError, UntrustedLocation, shown
 from phalanx.model.locations import SCHEME, placed
 from phalanx.storage.failures import reading
 from phalanx.storage.forks import use_lance
-from phalanx.storage.ownership import Owner, why_not_ours, why_unreadable
+from phalanx.storage.ownership import Owner, is_same_store, why_not_ours, why_unreadable
 
 # A scheme without its two slashes, and the store of which every process has its own.
 _ODD_SCHEME = re.compile(r"memory://|(?:file|s3|gs|az|abfss?|https?):(?!//)", re.IGNORECASE)
@@ -102,6 +102,13 @@ class Location:
         it, is an error of Lance; any other failure is a `StorageFailure`.
         """
         use_lance()
+        table = self.table
+        if table is not None and not self.trusts and not is_same_store(table.root, self.uri):
+            raise UntrustedLocation(
+                f"Cannot open {self}, which the manifest of {table.root} lists: it is in another "
+                "store. If you trust whoever wrote the manifest, open the table with "
+                "trust_locations=True to read it."
+            )
         try:
             found = lance.dataset(
                 self.uri,

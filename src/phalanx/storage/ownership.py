@@ -55,6 +55,23 @@ class Owner:
         return self.names(table) and _same(self.root, table.root)
 
 
+def is_same_store(root: str, uri: str) -> bool:
+    """Whether a leaf is reached the way its table is: by the same protocol, and the same host.
+
+    To ask another one for the record of a leaf would send it the table's credentials.
+    """
+    return _host(root) == _host(uri)
+
+
+def _host(place: str) -> str:
+    if local_path(place) is not None:
+        return "file"
+    scheme, _, rest = place.partition("://")
+    store = rest.partition("/")[0]
+    # All buckets of S3 and Google are behind one endpoint; in Azure an account has its own.
+    return scheme if scheme in ("s3", "gs") else f"{scheme}://{store.rpartition('@')[2]}"
+
+
 def why_unreadable(table: Owner, uri: str, record: Owner | None) -> str | None:
     """Why a leaf must not be read unless its location is trusted; None if it may."""
     if _inside(table.root, uri) is not None:
