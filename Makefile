@@ -1,16 +1,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
-SPARK_SOAK := $(addprefix tests/spark/test_,random_joins.py random_sql.py random_changes.py statement_races.py executors.py)
+# The parts of the soak: laws of the pure layers, laws of whole tables, writers that race and die, Spark, and S3.
+SOAK_TABLES := $(addprefix tests/properties/test_,table_machine.py draft_machine.py change_feed.py search.py updates.py \
+	foreign_namespaces.py three_valued.py hive_laws.py)
+SOAK_LAWS := $(filter-out $(SOAK_TABLES),$(sort $(wildcard tests/properties/test_*.py)))
+SOAK_SPARK := $(addprefix tests/spark/test_,random_joins.py random_sql.py random_changes.py executors.py statement_races.py) \
+	$(addprefix tests/faults/test_,spark_kills.py stream_kills.py row_kills.py rewrite_fire.py ingest_deaths.py import_deaths.py)
+SOAK_FAULTS := $(filter-out $(SOAK_SPARK),$(sort $(wildcard tests/faults/test_*.py)))
+SOAK := PHALANX_PROFILE=soak $(BIN)/pytest
 
 export PYTHON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench soak wheel clean
+.PHONY: help demo test check format bench soak soak-laws soak-tables soak-faults soak-spark soak-s3 wheel clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY) ## Run the main job and print its results
 	@$(BIN)/python examples/demo.py
@@ -31,8 +38,21 @@ format: $(READY) ## Fix what ruff can fix, and format the code
 bench: $(READY) ## Measure, and print the numbers
 	@$(BIN)/python -m bench
 
-soak: $(READY) ## Many more examples, a death at every step, long races, a failing store, and tables on S3
-	PHALANX_PROFILE=soak $(BIN)/pytest tests/properties tests/faults $(SPARK_SOAK) $(ARGS)
+soak: soak-laws soak-tables soak-faults soak-spark soak-s3 ## Many more examples, a death at every step, long races, and S3
+
+soak-laws: $(READY) ## The part of the soak about planning and predicates
+	$(SOAK) $(SOAK_LAWS) $(ARGS)
+
+soak-tables: $(READY) ## The part about whole tables, beside oracles
+	$(SOAK) $(SOAK_TABLES) $(ARGS)
+
+soak-faults: $(READY) ## The part about writers that race, die and meet damage
+	$(SOAK) $(SOAK_FAULTS) $(ARGS)
+
+soak-spark: $(READY) ## The part about Spark
+	$(SOAK) $(SOAK_SPARK) $(ARGS)
+
+soak-s3: $(READY) ## The integration tests on S3
 	PHALANX_TEST_STORE=s3 $(BIN)/pytest tests/integration $(ARGS)
 
 wheel: $(READY) ## Build a wheel with the Java classes compiled for the installed Spark
