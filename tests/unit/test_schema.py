@@ -200,7 +200,7 @@ def test_a_last_id_below_the_ids_in_use_does_not_count() -> None:
 @pytest.mark.parametrize("times", [1, 100_000])
 def test_text_that_is_no_json_is_refused(text: str, times: int) -> None:
     text *= times
-    with pytest.raises(InvalidSchema, match="not JSON"):
+    with pytest.raises(InvalidSchema, match="expected JSON"):
         Schema.from_json(text)
 
 

@@ -257,9 +257,9 @@ def _names(columns: list[Json]) -> dict[int, str]:
 
 def _former_names(text: bytes) -> frozenset[tuple[int, str]]:
     try:
-        found = dict(json.loads(text))
+        found = dict(parse(text.decode(), FORMER_NAMES, InvalidSchema))
         return frozenset((int(number), str(name)) for number in found for name in found[number])
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, InvalidSchema):
         raise InvalidSchema(
             f"The schema has {FORMER_NAMES} {shown(text)}: expected an object with lists of names "
             "by field ids. Restore it, or remove it."

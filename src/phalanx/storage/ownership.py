@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 import lance
 
-from phalanx.errors import UntrustedLocation
+from phalanx.errors import InvalidManifest, UntrustedLocation
+from phalanx.model.stored_json import TEXT, read_object
 
 # The key in the metadata of a leaf under which its namespace is written down.
 OWNER = "phalanx.namespace"
@@ -36,11 +37,11 @@ class Owner:
         if not text:
             return None
         try:
-            said = json.loads(text)
-            return cls(str(said["id"]), str(said["root"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            said = read_object(text, OWNER, {"id": TEXT, "root": TEXT})
+        except InvalidManifest:
             # Nobody's whom we know.
             return cls(text, "an unknown place")
+        return cls(said["id"], said["root"])
 
     def to_metadata(self) -> dict[str, str]:
         """The record, as the metadata of a leaf has it."""
