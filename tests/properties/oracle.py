@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from datafusion import SessionConfig, SessionContext
 
-from phalanx.model.murmur3 import murmur3
+from phalanx.model.murmur3 import murmur3, murmur3_multi
 
 
 def matching(table: pa.Table, where: str, others: pa.Table | None = None) -> pa.Array | None:
@@ -30,6 +30,11 @@ def matching(table: pa.Table, where: str, others: pa.Table | None = None) -> pa.
     for name in others.column_names if others is not None else ():
         table = table.append_column(name, _masked(others.column(name).combine_chunks()))
     where = re.sub(r'murmur3\("([^"]*)"\)', r'"murmur3 \1"', where)
+    for names in set(re.findall(r'murmur3_multi\(("[^"]*"(?:, "[^"]*")*)\)', where)):
+        columns = [table.column(name) for name in re.findall(r'"([^"]*)"', names)]
+        hashed = f"murmur3 of {len(table.column_names)}"
+        table = table.append_column(hashed, murmur3_multi(*columns))
+        where = where.replace(f"murmur3_multi({names})", f'"{hashed}"')
     if not any(differs(where, table) for differs in DIFFERENCES):
         found = by_duckdb(table, where)
         if found is not None:

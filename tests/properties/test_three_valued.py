@@ -111,6 +111,7 @@ FOUND = pa.table(
         "x NOT IN (1, 2) OR x NOT IN (3, 4) OR y IS NULL",
         "CASE WHEN x IN (1, 2) AND x IN (3, 4) THEN true ELSE x IS NULL END",
         "NOT (CASE x WHEN 1 THEN 2 WHEN 2.5 THEN 3 ELSE 0.5 END = f * 0.1)",
+        "CASE CAST(x AS VARCHAR) WHEN '1' THEN y WHEN '2' THEN 7 ELSE x END > 1",
         "d = 99999.99",
         "NOT (d <> 99999.99)",
         "d IN (99999.99, 0.105)",

@@ -60,4 +60,4 @@ def test_rows_are_not_matched_by_a_collated_key_in_python(lake: Lake, spark: Spa
     with pytest.raises(SchemaMismatch, match="Cannot match rows by 's', which is string collate"):
         phalanx.spark.merge(spark, rows, uri, on="s")
     with pytest.raises(SchemaMismatch, match="Cannot match rows by 's', which is string collate"):
-        phalanx.spark.join(spark, uri, uri, "s", left_columns=["n"])
+        phalanx.spark.join(spark, uri, uri, "s", left_columns=["s", "n"], right_columns=["s"])

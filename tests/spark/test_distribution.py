@@ -92,7 +92,7 @@ def test_the_committing_process_gathers_small_files(
 
 
 def phalanx_wrote(fragments: int, transaction: str) -> str:
-    snapshot = ", snapshot 2" if transaction == "strong" else ""
+    snapshot = ", snapshot 1" if transaction == "strong" else ""
     return f"phalanx: wrote 160 rows to 4 partitions in {fragments} fragments{snapshot}"
 
 

@@ -187,6 +187,6 @@ def test_another_merge_of_the_same_keys_is_a_conflict(
         return tasks
 
     monkeypatch.setattr(merging, "_written", late)
-    with pytest.raises(CommitConflict, match="both replace rows"):
+    with pytest.raises(CommitConflict, match=r"changed partition .* and this one has read it"):
         phalanx.spark.merge(spark, frame(spark, NEW), uri, "id")
     assert rows_of(table) == sorted([*OLD, (20, None, 1)], key=repr)

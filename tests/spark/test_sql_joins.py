@@ -231,7 +231,7 @@ def test_java_and_python_compute_the_same_partitions(spark: SparkSession, tmp_pa
             array = array_of(case["type"], case["value"])
             # Spark cannot hold all moments, nor all decimals.
             with contextlib.suppress(pa.ArrowInvalid, SchemaMismatch):
-                columns.append(fitted(array, spark_type(array.type)))
+                columns.append(fitted(array, pa.field("c", spark_type(array.type))))
                 cases.append(case)
     assert len(cases) > 20
     most = 2**31 - 1
@@ -286,7 +286,7 @@ TIMESTAMPS = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
 def is_hashed_in_java(kind: str) -> bool:
     data_type = type_of(kind)
     field = PartitionField("b", (0,), Bucket(4), pa.int32())
-    return is_known_to_java(field, data_type)
+    return is_known_to_java(field, pa.field("c", data_type))
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:

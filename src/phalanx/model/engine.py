@@ -341,12 +341,16 @@ class _Evaluation:
         values: list[pa.Array] = []
         count = 0
         pending = np.arange(self._rows)
-        last = [] if node.otherwise is None else [(Literal(pa.scalar(True)), node.otherwise)]
-        for when, then in [*node.branches, *last]:
-            test = when if operand is None else Call("=", (operand, when))
+        tests: list[tuple[Node, Node]] = [
+            (when if operand is None else Call("=", (operand, when)), then)
+            for when, then in node.branches
+        ]
+        if node.otherwise is not None:
+            tests.append((Literal(pa.scalar(True)), node.otherwise))
+        for test, then in tests:
             chosen = _is(self._at(pending)._truth(test), True)
             places, pending = pending[chosen], pending[~chosen]
-            values.append(self._at(places).value(then))
+            values.append(_takeable(self._at(places).value(then)))
             source[places] = np.arange(count, count + len(places))
             count += len(places)
         kind = _common_type(values)
@@ -363,11 +367,19 @@ class _Evaluation:
         if len(places) == self._rows:
             return self
         taken = pa.array(places)
-        return _Evaluation({n: c.take(taken) for n, c in self._columns.items()}, len(places))
+        columns = {name: _takeable(column).take(taken) for name, column in self._columns.items()}
+        return _Evaluation(columns, len(places))
 
     def _read_by(self, node: Node) -> dict[str, pa.Array]:
         read = {path[0] for path in columns_of(node)}
         return {name: column for name, column in self._columns.items() if name in read}
+
+
+def _takeable(array: pa.Array) -> pa.Array:
+    """The array without views of texts or bytes, as DataFusion makes them: Arrow takes none out."""
+    if pt.is_string_view(array.type):
+        return array.cast(pa.string())
+    return array.cast(pa.binary()) if pt.is_binary_view(array.type) else array
 
 
 def _common_type(values: Sequence[pa.Array]) -> pa.DataType:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import PhalanxError, shown
 from phalanx.model.names import close_names
 from phalanx.storage.location import Location
 
@@ -74,7 +74,9 @@ class Options:
             except (ValueError, RecursionError):
                 found = {"": ""}
             if not _are_texts(found):
-                raise self._refused("storage_options", 'a JSON object such as {"region": "x"}')
+                raise self._refused(
+                    "storage_options", 'a JSON object of texts such as {"region": "x"}'
+                )
         for name, text in self.given.items():
             if name.startswith(_STORAGE):
                 found[name.removeprefix(_STORAGE)] = text
@@ -154,7 +156,7 @@ class Options:
 
     def _refused(self, name: str, expected: str) -> PhalanxError:
         return PhalanxError(
-            f"Cannot {self.doing} with {name}={self.given[name]!r}: expected {expected}."
+            f"Cannot {self.doing} with {name}={shown(self.given[name])}: expected {expected}."
         )
 
 
