@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 import phalanx
+from integration.spawning import append_and_count, changed, numbers
 from integration.stores import Store
 from phalanx.errors import PhalanxError
 
@@ -28,11 +29,6 @@ SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
 def rows(*pairs: tuple[str, int]) -> pa.Table:
     return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
-
-
-def numbers(read: Any) -> list[int]:
-    found: list[int] = read.to_arrow()["n"].to_pylist()
-    return sorted(found)
 
 
 def again(value: Any) -> Any:
@@ -112,25 +108,15 @@ def test_what_a_vacuum_removed_is_told(table: phalanx.Table) -> None:
 # ── elsewhere ────────────────────────────────────────────────────────────────────────────────
 
 
-def append_and_count(table: phalanx.Table, number: int) -> int:
-    table.append(rows(("p", number)))
-    return table.scan("k = 'p'").count_rows()
-
-
 def test_in_spawned_processes(table: phalanx.Table) -> None:
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         found = list(pool.map(append_and_count, [table, table], [10, 11]))
         past = pool.submit(numbers, table.at(2).scan()).result()
-        changed = pool.submit(_changed, table.changes(1, 3)).result()
+        told = pool.submit(changed, table.changes(1, 3)).result()
     assert max(found) == 2
     assert past == [1, 2, 3]
-    assert changed == ["insert", "insert", "insert", "delete"]
+    assert told == ["insert", "insert", "insert", "delete"]
     assert numbers(table.scan("k = 'p'")) == [10, 11]
-
-
-def _changed(feed: Any) -> list[str]:
-    found: list[str] = feed.to_arrow()["_change"].to_pylist()
-    return found
 
 
 def test_by_asyncio(table: phalanx.Table) -> None:

@@ -1,0 +1,27 @@
+"""What tests have spawned processes do: these find it by this name, and no module of tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+import phalanx
+
+
+def append_and_count(table: phalanx.Table, number: int) -> int:
+    """Append one row of partition `p`, and count the rows of it."""
+    table.append(pa.table([["p"], [number]], names=["k", "n"]))
+    return table.scan("k = 'p'").count_rows()
+
+
+def numbers(read: Any) -> list[int]:
+    """What a scan finds in column `n`, in order."""
+    found: list[int] = read.to_arrow()["n"].to_pylist()
+    return sorted(found)
+
+
+def changed(feed: Any) -> list[str]:
+    """What happened to each row."""
+    found: list[str] = feed.to_arrow()["_change"].to_pylist()
+    return found
