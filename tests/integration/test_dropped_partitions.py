@@ -301,3 +301,23 @@ def test_retention_of_partitions_that_have_rows_to_keep(tmp_path: Path) -> None:
     with pytest.raises(phalanx.InvalidPredicate, match="says nothing of it"):
         table.retain("n > 3")
     assert table.retain("n > 3", rows=True).rows == 1
+
+
+def test_a_new_partition_that_others_have_made_and_dropped(tmp_path: Path) -> None:
+    """It goes where theirs was: the history of an object is in one place."""
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
+    table = phalanx.create(tmp_path / "once", schema, ["k"], transaction="strong")
+    with table.transaction() as transaction:
+        transaction.append(pa.table([["a", "b"], [1, 2]], schema=schema))
+        other = phalanx.open(table.uri)
+        other.append(pa.table([["a"], [3]], schema=schema))
+        other.drop_partitions("k = 'a'")
+    assert sorted(table.scan().to_arrow()["n"].to_pylist()) == [1, 2]
+    numbers = table.snapshots()["id"].to_pylist()
+    states = [sorted(table.at(each).scan().to_arrow()["n"].to_pylist()) for each in numbers]
+    assert states == [[], [3], [], [1, 2]]
+    told = table.changes(0).to_arrow().select(["n", "_change"]).to_pylist()
+    assert [(each["n"], each["_change"]) for each in told[:2]] == [(3, "insert"), (3, "delete")]
+    assert sorted(each["n"] for each in told[2:]) == [1, 2]
+    table.rollback(numbers[1])
+    assert table.scan().to_arrow()["n"].to_pylist() == [3]

@@ -16,7 +16,7 @@ from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
 from phalanx.planning.scan import LOCATION, OBJECT_ID, READ_VERSION
 from phalanx.storage import head, replacing
 from phalanx.storage.dropped import OPERATION as DROP
-from phalanx.storage.dropped import dropped_leaves, parted
+from phalanx.storage.dropped import DroppedLeaf, dropped_leaves, parted
 from phalanx.storage.head import Head, LeafVersion, head_of, until_committed, with_head
 from phalanx.storage.history_rows import (
     Marker,
@@ -73,6 +73,8 @@ class StagedChanges:
         # Leaves that files were written for, in the versions that get them.
         self._opened: dict[tuple[str, int | None], lance.LanceDataset] = {}
         self._rebased: dict[tuple[str, int], int] = {}
+        # The same for leaves that were dropped in that version: there the rows are gone.
+        self._relisted: dict[tuple[str, int], int] = {}
         self._updates = Recording()
         self.is_repeated = False
         """Whether another transaction with the same marker was committed, and this one was not."""
@@ -393,9 +395,16 @@ class StagedChanges:
         if not len(missing):
             return found, None
         ours = [new[place] for place in missing]
-        rows, names = rows_of_made(
-            latest, keys.take(pa.array(missing)), [self._place(each.location) for each in ours]
-        )
+        made = keys.take(pa.array(missing))
+        rows, names = rows_of_made(latest, made, [self._place(each.location) for each in ours])
+        fresh = [name for name, each in zip(names, ours, strict=True) if not each.is_again]
+        if gone := dropped_leaves(latest, fresh):
+            # An object is in one place, whatever happened to it meanwhile: its history is there.
+            ours = [
+                self._in_dropped(latest, each, gone[name]) if name in gone else each
+                for name, each in zip(names, ours, strict=True)
+            ]
+            rows, names = rows_of_made(latest, made, [self._place(each.location) for each in ours])
         again = {name for name, each in zip(names, ours, strict=True) if each.is_again}
         if again - dropped_leaves(latest, again).keys():
             # Its files are perhaps gone: another attempt makes a leaf of its own.
@@ -413,14 +422,27 @@ class StagedChanges:
         gone = dropped_leaves(latest, [name]).get(name)
         if gone is None or each.base is None:
             raise self._overtaken(latest, {name}, "and removed it")
-        if (name, gone.version) not in self._rebased:
+        if (name, gone.version) not in self._relisted:
             empty = gone.without_rows(latest.properties.schema)
-            self._rebased[name, gone.version] = rebase(
+            self._relisted[name, gone.version] = rebase(
                 each.location, each.base, each.version, empty
             )
-        version = self._rebased[name, gone.version]
+        version = self._relisted[name, gone.version]
         self._updates.follow(each.location, each.version, each.location, gone.version, version)
         return replace(each, version=version, is_again=True)
+
+    def _in_dropped(self, latest: Manifest, each: StagedLeaf, gone: DroppedLeaf) -> StagedLeaf:
+        """Our new partition in the leaf that another writer has made, and dropped since."""
+        name = gone.object_id
+        if (name, gone.version) not in self._relisted:
+            schema = latest.properties.schema
+            self._relisted[name, gone.version] = moved(
+                each.location, each.version, gone.location, gone.without_rows(schema), schema
+            )
+        version = self._relisted[name, gone.version]
+        self._updates.follow(each.location, each.version, gone.location, gone.version, version)
+        main = check_main(latest, name, gone.location, gone.version)
+        return replace(each, location=gone.location, version=version, main=main, is_again=True)
 
     def _key_of(self, name: str, each: StagedLeaf) -> pa.Table:
         """The partition key of a leaf that was there when the transaction began."""
