@@ -143,6 +143,124 @@ def test_a_leaf_without_any_id_of_the_namespace_goes_by_names(tmp_path: Path, mo
     assert read(table) == [{**row, "c": None} for row in (wanted[0], wanted[2])]
 
 
+def _renamed(table: phalanx.Table) -> None:
+    """The two columns change their names, each to the other's."""
+    table.rename_column("a", "c")
+    table.rename_column("b", "a")
+    table.rename_column("c", "b")
+
+
+def _replaced(table: phalanx.Table) -> None:
+    """Another column of the same name and type."""
+    table.drop_column("b")
+    table.add_column(pa.field("b", pa.int32()))
+
+
+ROWS = ((10, 20, 7), (11, 21, 9))
+SCHEMA_CHANGES: dict[str, tuple[Callable[[phalanx.Table], Any], Callable[..., dict[str, Any]]]] = {
+    "add_column": (
+        lambda table: table.add_column(pa.field("c", pa.int8())),
+        lambda a, b, n: {"a": a, "b": b, "n": n, "c": None},
+    ),
+    "add a struct": (
+        lambda table: table.add_column(pa.field("c", pa.struct([("a", pa.int64())]))),
+        lambda a, b, n: {"a": a, "b": b, "n": n, "c": None},
+    ),
+    "rename_column": (
+        lambda table: table.rename_column("b", "z"),
+        lambda a, b, n: {"a": a, "z": b, "n": n},
+    ),
+    "names change their places": (_renamed, lambda a, b, n: {"b": a, "a": b, "n": n}),
+    "drop_column": (lambda table: table.drop_column("b"), lambda a, b, n: {"a": a, "n": n}),
+    "drop and add": (_replaced, lambda a, b, n: {"a": a, "n": n, "b": None}),
+    "promote_column": (
+        lambda table: table.promote_column("b", pa.int64()),
+        lambda a, b, n: {"a": a, "b": b, "n": n},
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["weak", "strong", "listed while strong"])
+@pytest.mark.parametrize("name", SCHEMA_CHANGES)
+def test_a_leaf_that_goes_by_names_follows_changes_of_the_schema(
+    tmp_path: Path, name: str, mode: str
+) -> None:
+    change, wanted = SCHEMA_CHANGES[name]
+    fields = (("a", "int64"), ("b", "int32"), ("n", "int64"))
+
+    def leaf(path: Path) -> None:
+        a, b, n = zip(*ROWS, strict=True)
+        data = pa.table({"b": pa.array(b, pa.int32()), "n": pa.array(n), "a": pa.array(a)})
+        lance.write_dataset(data, path)
+
+    table = namespace(tmp_path, leaf, ids=(10, 20, 30), fields=fields)
+    rows = ROWS
+    if mode != "weak":
+        table.set_mode("strong")
+    if mode == "listed while strong":
+        leaf(tmp_path / "second")
+        manifest = lance.dataset(tmp_path / "__manifest")
+        listed = manifest.to_table(filter="location = 'leaf'").to_pylist()[0]
+        second = {
+            **dict.fromkeys(listed),
+            "object_id": "v1$y$dataset",
+            "object_type": "table",
+            "location": "second",
+            "partition_field_p": 0,
+        }
+        lance.write_dataset(
+            pa.Table.from_pylist([second], manifest.schema), manifest.uri, mode="append"
+        )
+        rows = ROWS * 2
+    change(table)
+    for found in (table, phalanx.open(tmp_path)):
+        assert read(found) == sorted((wanted(*row) for row in rows), key=str)
+    assert table.delete("n = 7") == len(rows) // 2
+    one = pa.Table.from_pylist([wanted(1, 2, 3)], table.schema)
+    table.append(one)
+    table.merge(one, on="n")
+    left = sorted([*(wanted(*row) for row in rows if row[2] != 7), wanted(1, 2, 3)], key=str)
+    assert read(table) == read(phalanx.open(tmp_path)) == left
+    table.rewrite(rewrite_all=True)
+    assert read(table) == left
+    stored = []
+    for location in table.partitions()["location"].to_pylist():
+        stored += lance.dataset(location).to_table().to_pylist()
+    assert sorted(stored, key=str) == left
+
+
+def test_a_column_that_came_since_is_missing_until_the_leaf_is_adopted(tmp_path: Path) -> None:
+    fields = (*INTS, ("c", "int8"))
+    table = namespace(tmp_path, _plain(b=[20], a=[10]), ids=(10, 20, 30), fields=fields)
+    with pytest.raises(SchemaMismatch, match=r"none of its columns.*adopt\("):
+        read(table)
+    table.adopt(tmp_path / "leaf")
+    assert read(table) == [{"a": 10, "b": 20, "c": None}]
+    table.append(pa.table({"a": [1], "b": [2], "c": pa.array([3], pa.int8())}))
+    table.delete("c IS NULL")
+    assert read(table) == [{"a": 1, "b": 2, "c": 3}]
+    assert lance.dataset(tmp_path / "leaf").to_table().to_pylist() == read(table)
+
+
+def test_an_adoption_needs_the_columns_that_place_a_row(tmp_path: Path) -> None:
+    table = namespace(tmp_path, _plain(b=[20]), ids=(10, 20))
+    with pytest.raises(SchemaMismatch, match="lacks column 'a'|lacks the column 'a'"):
+        table.adopt(tmp_path / "leaf")
+
+
+def test_a_name_that_another_column_had_is_not_certain(tmp_path: Path) -> None:
+    """Which of the two columns called b such a leaf has cannot be told."""
+    table = namespace(tmp_path, _plain(b=[20], a=[10]), ids=(10, 20))
+    table.drop_column("b")
+    table.add_column(pa.field("b", pa.int64()))
+    lance.dataset(tmp_path / "leaf").delete("true")
+    lance.write_dataset(pa.table({"b": [20], "a": [10]}), tmp_path / "leaf", mode="overwrite")
+    with pytest.raises(SchemaMismatch, match=r"none of its columns.*adopt\("):
+        read(table)
+    table.adopt(tmp_path / "leaf")
+    assert read(table) == [{"a": 10, "b": 20}]
+
+
 def test_not_all_names_or_types_are_not_enough(tmp_path: Path) -> None:
     for number, leaf in enumerate(
         (_plain(b=[20]), _plain(b=[20], a=["10"]), _plain(b=[20], a=[10], c=[1]))

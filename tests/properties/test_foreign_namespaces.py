@@ -321,6 +321,22 @@ class Beside:
         self.added += 1
         return self.rows
 
+    def rename_columns(self, draw: st.DrawFn) -> list[Row]:
+        """There and back, by way of names that another column had."""
+        first, second = draw(st.permutations(NAMES))[:2]
+        for old, new in ((first, "passing"), (second, first), (first, second), ("passing", first)):
+            self.table.rename_column(old, new)
+        return self.rows
+
+    def replace_column(self, draw: st.DrawFn) -> list[Row]:
+        """Another column of the same name."""
+        if not self.added:
+            return self.add_column(draw)
+        name = f"c{draw(st.integers(0, self.added - 1))}"
+        self.table.drop_column(name)
+        self.table.add_column(pa.field(name, pa.int8()))
+        return self.rows
+
     def rewrite(self, draw: st.DrawFn) -> list[Row]:
         self.table.rewrite(min_input_files=2)
         return self.rows
@@ -360,6 +376,8 @@ CHANGES = [
     Beside.overwrite_partitions,
     Beside.transaction,
     Beside.add_column,
+    Beside.rename_columns,
+    Beside.replace_column,
     Beside.rewrite,
     Beside.create_index,
     Beside.drop_partitions,

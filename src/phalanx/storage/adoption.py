@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
+from collections.abc import Collection
 
 import lance
 import pyarrow as pa
@@ -51,9 +52,19 @@ def open_table(location: Location) -> lance.LanceDataset:
     return dataset
 
 
-def check_schema(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
-    """Refuse a table whose columns are not the namespace's: names, types, nullability, metadata."""
+def check_schema(
+    dataset: lance.LanceDataset,
+    schema: Schema,
+    location: Location,
+    may_lack: Collection[str] = (),
+) -> None:
+    """Refuse a table whose columns are not the namespace's: names, types, nullability, metadata.
+
+    Columns that it `may_lack` can be missing, and are NULL in all its rows.
+    """
     given, wanted = dataset.schema, plain_schema(schema)
+    lacking = {name for name in may_lack if name not in given.names}
+    wanted = pa.schema([field for field in wanted if field.name not in lacking])
     try:
         check_columns(given, wanted)
     except SchemaMismatch as error:
@@ -192,7 +203,7 @@ def _new_ids(dataset: lance.LanceDataset, schema: Schema) -> dict[int, int]:
     """For each id in the table the one that the same field has in the namespace."""
     old = dict(zip(_places(dataset.schema), ids_of(dataset), strict=True))
     new = dict(zip(_places(plain_schema(schema)), schema.ids, strict=True))
-    return {old[place]: new[place] for place in new}
+    return {old[place]: new[place] for place in new if place in old}
 
 
 def _places(schema: pa.Schema) -> list[tuple[str, ...]]:

@@ -7,7 +7,9 @@ the two is wrong, and whoever guessed would read one column as another, or as NU
 
 One case is certain: a leaf that was written without any regard to the namespace's ids. Lance has
 numbered its columns by their places, none of these numbers is an id of the namespace, and all
-names and types are the namespace's. It is read by its names.
+names and types are the namespace's. It is read by its names. Names only tell this for the schema
+that the leaf was written for, so a change of the schema gives such leaves the namespace's ids first
+(`reconcile.align`), and a name that another field once had is not enough.
 """
 
 from __future__ import annotations
@@ -79,13 +81,25 @@ def check_writable(leaf: Schema, schema: Schema, location: Location) -> None:
 
 
 def is_numbered_by_place(leaf: Schema, schema: Schema) -> bool:
-    """Whether no id of a leaf means anything, and all its names and types are the namespace's."""
+    """Whether no id of a leaf means anything, and all its names and types are the namespace's.
+
+    A name that another field had before is not certain: the leaf may mean that field.
+    """
     ours, theirs = _fields(leaf), _fields(schema)
     if set(ours) & _known_ids(schema) or tuple(leaf.ids) != tuple(range(len(leaf.ids))):
         return False
     by_place = {field.place: field for field in theirs.values()}
-    return set(by_place) == {field.place for field in ours.values()} and all(
-        _is_same(field, by_place[field.place]) for field in ours.values()
+    return (
+        set(by_place) == {field.place for field in ours.values()}
+        and all(_is_same(field, by_place[field.place]) for field in ours.values())
+        and not any(_had_another(field, schema) for field in theirs.values())
+    )
+
+
+def _had_another(field: _Field, schema: Schema) -> bool:
+    """Whether the name of a column or struct child was another field's before."""
+    return schema.path_of(field.id) is not None and any(
+        name == field.place[-1] and number != field.id for number, name in schema.former_names
     )
 
 

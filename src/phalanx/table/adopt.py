@@ -16,6 +16,7 @@ from phalanx.model.grouping import positions
 from phalanx.model.locations import SCHEME
 from phalanx.model.partition_key import SPEC_ID, PartitionKey, keys_of
 from phalanx.model.spec import PartitionSpec
+from phalanx.planning.fields import source_columns
 from phalanx.planning.scan import LOCATION, OBJECT_ID
 from phalanx.storage import head
 from phalanx.storage.adoption import (
@@ -148,12 +149,15 @@ def _renumber_listed(manifest: Manifest, object_id: str, location: Location) -> 
     _check_weak(manifest, location)
     check_unpinned(manifest)
     dataset = open_table(location)
-    check_schema(dataset, properties.schema, location)
     for number, leaves in manifest.leaves().items():
         own = leaves.filter(pc.equal(leaves.column(OBJECT_ID), object_id))
         if not own.num_rows:
             continue
         spec = properties.specs[number]
+        # Columns may have been added since it was written.
+        needed = set(source_columns(spec, properties.schema))
+        may_lack = {each.name for each in properties.schema.arrow if each.nullable} - needed
+        check_schema(dataset, properties.schema, location, may_lack)
         derived = key_of_rows(dataset, spec, properties.schema, location)
         if derived is not None:
             _agreed(derived, manifest.keys_of_leaves(number, own), spec, location)

@@ -20,7 +20,10 @@ from phalanx.model.spec import PartitionField, PartitionSpec
 from phalanx.model.transform import Identity
 from phalanx.model.truncate import Truncate
 from phalanx.planning.scan import LOCATION
+from phalanx.storage.lance_schema import schema_of
 from phalanx.storage.leaf import check_storable
+from phalanx.storage.leaf_fields import is_numbered_by_place
+from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_changes import (
     add_columns,
@@ -119,6 +122,7 @@ def change_schema(
     start = manifest.properties
     changed = dataclasses.replace(change(start), pending=wanted)
     check_leaves(manifest)
+    manifest = _numbered(manifest)
     wider = [field for spec in changed.specs.values() for field in spec.fields]
     if changed.specs != start.specs:
         manifest = _prepared(manifest, lambda latest: widen_columns(latest, wider))
@@ -129,22 +133,43 @@ def finish(manifest: Manifest) -> Manifest:
     """Bring every leaf in line with the namespace's schema."""
     if manifest.properties.mode == "strong":
         return _without_pending(complete(manifest), manifest.properties.pending)
-    properties = manifest.properties
-    locations = [
+    # A writer that has changed the schema meanwhile does, or did, the same for its own.
+    with suppress(CommitConflict):
+        _align(manifest, _locations(manifest))
+        return _without_pending(manifest.latest(), manifest.properties.pending)
+    return manifest.latest()
+
+
+def _numbered(manifest: Manifest) -> Manifest:
+    """Give the namespace's ids to leaves that are read by their names, while these are its own.
+
+    After the change only ids could tell what became of each column.
+    """
+    if manifest.properties.mode == "strong":
+        return complete(manifest)
+    schema = manifest.properties.schema
+    _align(
+        manifest,
+        [
+            location
+            for location in _locations(manifest)
+            if is_numbered_by_place(schema_of(location.open_leaf()), schema)
+        ],
+    )
+    return manifest
+
+
+def _locations(manifest: Manifest) -> list[Location]:
+    return [
         manifest.root.child(location)
         for leaves in manifest.leaves().values()
         for location in leaves.column(LOCATION).to_pylist()
     ]
-    # A writer that has changed the schema meanwhile does, or did, the same for its own.
-    with suppress(CommitConflict):
-        in_parallel(
-            lambda location: align(
-                location, properties.schema, manifest.check_current, manifest.shape.mark
-            ),
-            locations,
-        )
-        return _without_pending(manifest.latest(), properties.pending)
-    return manifest.latest()
+
+
+def _align(manifest: Manifest, locations: list[Location]) -> None:
+    schema, mark = manifest.properties.schema, manifest.shape.mark
+    in_parallel(lambda each: align(each, schema, manifest.check_current, mark), locations)
 
 
 def _without_pending(manifest: Manifest, done: str | None) -> Manifest:
