@@ -244,7 +244,7 @@ def test_a_column_that_came_since_is_missing_until_the_leaf_is_adopted(tmp_path:
 
 def test_an_adoption_needs_the_columns_that_place_a_row(tmp_path: Path) -> None:
     table = namespace(tmp_path, _plain(b=[20]), ids=(10, 20))
-    with pytest.raises(SchemaMismatch, match="lacks column 'a'|lacks the column 'a'"):
+    with pytest.raises(SchemaMismatch, match=r"lacks .*'a'"):
         table.adopt(tmp_path / "leaf")
 
 

@@ -35,11 +35,8 @@ def matching(table: pa.Table, where: str, others: pa.Table | None = None) -> pa.
         hashed = f"murmur3 of {len(table.column_names)}"
         table = table.append_column(hashed, murmur3_multi(*columns))
         where = where.replace(f"murmur3_multi({names})", f'"{hashed}"')
-    if not any(differs(where, table) for differs in DIFFERENCES):
-        found = by_duckdb(table, where)
-        if found is not None:
-            return pc.fill_null(found, False)
-    return by_datafusion(table, where)
+    found = by_duckdb(table, where)
+    return by_datafusion(table, where) if found is None else pc.fill_null(found, False)
 
 
 def by_datafusion(table: pa.Table, where: str) -> pa.Array | None:
@@ -58,12 +55,20 @@ def by_datafusion(table: pa.Table, where: str) -> pa.Array | None:
 
 
 def by_duckdb(table: pa.Table, where: str) -> pa.Array | None:
-    """TRUE, FALSE or NULL for each row, as DuckDB says; None where it has no such type or value."""
-    known = {name: _for_duckdb(table.column(name)) for name in table.column_names}
-    columns = {name: column for name, column in known.items() if column is not None}
-    text = in_duckdb(where)
+    """TRUE, FALSE or NULL for each row, as DuckDB says.
+
+    None where it has no such type or value, or means something else (`DIFFERENCES`).
+    """
+    if any(differs(where, table) for differs in DIFFERENCES):
+        return None
+    text = in_duckdb(where, table.schema)
     if text is None:
         return None
+    known = {name: _for_duckdb(table.column(name)) for name in table.column_names}
+    columns = {name: column for name, column in known.items() if column is not None}
+    for field in table.schema:
+        if pt.is_timestamp(field.type) and field.type.unit == "ns" and field.name in columns:
+            columns[_coarse(field.name)] = _in_microseconds(table.column(field.name))
     connection = _duckdb().cursor()
     rows = pa.table({**columns, "row number": pa.array(range(table.num_rows), pa.int64())})
     connection.register("rows", rows)
@@ -98,39 +103,86 @@ _TYPES: tuple[tuple[str, str], ...] = (
         for bits, name in ((8, "UTINYINT"), (16, "USMALLINT"), (32, "UINTEGER"), (64, "UBIGINT"))
     ),
     ("Float64", "DOUBLE"),
-    ("Float32", "FLOAT"),
     ("Utf8", "VARCHAR"),
     ("LargeUtf8", "VARCHAR"),
     ("Binary", "BLOB"),
     ("Date32", "DATE"),
+    ("Date64", "DATE"),
     (r"Decimal128\((\d+), (\d+)\)", r"DECIMAL(\1, \2)"),
     (r"Timestamp\(Second, None\)", "TIMESTAMP_S"),
     (r"Timestamp\(Millisecond, None\)", "TIMESTAMP_MS"),
     (r"Timestamp\(Microsecond, None\)", "TIMESTAMP"),
     (r"Timestamp\(Nanosecond, None\)", "TIMESTAMP_NS"),
     (r'Timestamp\((?:Second|Millisecond|Microsecond), Some\("[^"]*"\)\)', "TIMESTAMPTZ"),
+    # DuckDB has no nanoseconds with a zone: in UTC the clock is the moment.
+    (r'Timestamp\(Nanosecond, Some\("UTC"\)\)', "TIMESTAMP_NS"),
     (r"Time32\(Second\)", "TIME"),
     (r"Time32\(Millisecond\)", "TIME"),
     (r"Time64\(Microsecond\)", "TIME"),
 )
 _CAST = re.compile(r"arrow_cast\(('(?:[^']|'')*'|NULL|-?\d+|X'[0-9a-f]*'), '((?:[^']|'')*)'\)")
+_TICKS = {"Second": 10**6, "Millisecond": 10**3, "Microsecond": 1}
 
 
-def in_duckdb(where: str) -> str | None:
+def in_duckdb(where: str, schema: pa.Schema) -> str | None:
     """The text in DuckDB's dialect; None where it has no words for it."""
-
-    def cast(match: re.Match[str]) -> str:
-        for pattern, name in _TYPES:
-            if (found := re.fullmatch(pattern, match[2])) is not None:
-                target = found.expand(name)
-                if "TIME" in target and re.fullmatch(r"-?\d+", match[1]):
-                    break
-                return f"CAST({match[1]} AS {target})"
-        return "arrow_cast()"
-
-    text = _CAST.sub(cast, where)
+    text = _CAST.sub(lambda match: _constant(match[1], match[2]), where)
     text = re.sub(r"\bX'([0-9a-f]*)'", lambda m: _blob(m[1]), text)
+    # DuckDB's TIMESTAMP ends at microseconds.
+    text = re.sub(r"\bTIMESTAMP ('[^']*\.\d{7,9}')", r"TIMESTAMP_NS \1", text)
+    for field in schema:
+        if pt.is_timestamp(field.type):
+            text = _with_clock(text, field)
     return None if "arrow_cast" in text else _with_escapes(text)
+
+
+def _constant(value: str, kind: str) -> str:
+    """A constant of a type that Arrow has; the word `arrow_cast` is left where DuckDB has none."""
+    if value == "NULL":
+        return "NULL"
+    if kind in ("Float16", "Float32"):
+        # Columns of these are float64 for DuckDB: the constant has their precision, not their type.
+        exact = np.float16(value.strip("'")) if kind == "Float16" else np.float32(value.strip("'"))
+        return f"CAST('{float(exact)!r}' AS DOUBLE)"
+    if (found := re.fullmatch(r"Timestamp\((\w+), (None|Some\(.*\))\)", kind)) is not None and (
+        re.fullmatch(r"-?\d+", value)
+    ):
+        if found[1] == "Nanosecond":
+            return f"make_timestamp_ns({value})"
+        moment = f"make_timestamp({int(value) * _TICKS[found[1]]})"
+        return moment if found[2] == "None" else f"({moment} AT TIME ZONE 'UTC')"
+    for pattern, name in _TYPES:
+        if (matched := re.fullmatch(pattern, kind)) is not None:
+            return f"CAST({value} AS {matched.expand(name)})"
+    return "arrow_cast()"
+
+
+def _with_clock(text: str, field: pa.Field) -> str:
+    """Parts, days and texts of a moment are those that a clock in its column's zone shows."""
+    name = rf'("{re.escape(field.name)}"|\b{re.escape(field.name)}\b)'
+    clock, moment = r"\1", r"TIMESTAMP \3"
+    if field.type.unit == "ns":
+        # DuckDB rounds nanoseconds to zero before it takes a day or a part.
+        clock = f'"{_coarse(field.name)}"'
+    elif field.type.tz is not None:
+        clock = rf"(\1 AT TIME ZONE '{field.type.tz}')"
+        moment = rf"(TIMESTAMP \3 AT TIME ZONE '{field.type.tz}')"
+    text = re.sub(rf"date_part\(('\w+'), {name}\)", rf"date_part(\1, {_second(clock)})", text)
+    text = re.sub(rf"CAST\({name} AS DATE\)", rf"CAST({clock} AS DATE)", text)
+    return re.sub(rf"{name} ([<>=]+) ('\d[^']*')", rf"\1 \2 {moment}", text)
+
+
+def _second(replacement: str) -> str:
+    return replacement.replace(r"\1", r"\2")
+
+
+def _coarse(name: str) -> str:
+    return f"{name} in microseconds"
+
+
+def _in_microseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    ticks = (None if each is None else each // 1000 for each in column.cast(pa.int64()).to_pylist())
+    return pa.chunked_array([pa.array(ticks, pa.int64()).cast(pa.timestamp("us"))])
 
 
 def _blob(digits: str) -> str:
@@ -147,11 +199,17 @@ def _for_duckdb(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     kind = column.type
     if pt.is_dictionary(kind):
         return _for_duckdb(column.cast(kind.value_type))
-    if pt.is_date64(kind) or pt.is_float16(kind) or (pt.is_decimal(kind) and kind.scale < 0):
+    if pt.is_date64(kind):
+        days = column.cast(pa.date32(), safe=False)
+        return days if days.cast(kind).equals(column) else None
+    if pt.is_floating(kind):
+        # DuckDB compares float32 with a number as float32; here, in PostgreSQL and Spark as float64.
+        return column.cast(pa.float64())
+    if pt.is_decimal(kind) and kind.scale < 0:
         return None
     if pt.is_timestamp(kind) and kind.tz is not None:
         if kind.unit == "ns":
-            return None
+            return column.cast(pa.timestamp("ns")) if kind.tz == "UTC" else None
         return column.cast(pa.timestamp("us", "UTC")) if _fits_microseconds(column) else None
     if pt.is_timestamp(kind) and kind.unit in ("s", "ms"):
         return column if _fits_microseconds(column) else None
@@ -172,14 +230,6 @@ def _fits_microseconds(column: pa.ChunkedArray) -> bool:
 # added here without a reason why Phalanx follows DataFusion.
 
 
-def _zones(where: str, table: pa.Table) -> bool:
-    """A text, a date or a part of a zoned column is in the column's zone, in DuckDB's session's."""
-    zoned = [f for f in table.schema if pt.is_timestamp(f.type) and f.type.tz is not None]
-    return any(f'"{field.name}"' in where for field in zoned) and bool(
-        re.search(r"date_part|CAST\(\"|<?[=<>] '\d|DATE '", where)
-    )
-
-
 def _negative_nan(where: str, table: pa.Table) -> bool:
     """A NaN with its sign set is below all numbers here and in Lance; DuckDB has one NaN."""
     for column in table.columns:
@@ -190,25 +240,14 @@ def _negative_nan(where: str, table: pa.Table) -> bool:
     return False
 
 
-def _nanoseconds(where: str, table: pa.Table) -> bool:
-    """DuckDB rounds nanoseconds to zero before it takes a date or a part; its last are infinite."""
+def _infinite(where: str, table: pa.Table) -> bool:
+    """The last nanoseconds that there are mean infinity in DuckDB."""
     for column in table.columns:
         if pt.is_timestamp(column.type) and column.type.unit == "ns":
             ticks = column.cast(pa.int64()).drop_null().to_numpy()
-            if (np.abs(ticks) >= 2**63 - 1).any() or ((ticks < 0) & (ticks % 1000 > 0)).any():
-                return bool(re.search("date_part|CAST", where))
+            if (ticks >= 2**63 - 1).any() or (ticks <= 1 - 2**63).any():
+                return True
     return False
-
-
-def _fine_moments(where: str, table: pa.Table) -> bool:
-    """DuckDB's TIMESTAMP has microseconds; here the constant keeps its nanoseconds."""
-    return re.search(r"TIMESTAMP '[^']*\.\d{7,}'", where) is not None
-
-
-def _single_floats(where: str, table: pa.Table) -> bool:
-    """A number beside float32 is compared as float64, as in PostgreSQL and Spark; not in DuckDB."""
-    singles = [f.name for f in table.schema if pt.is_float32(f.type)]
-    return any(re.search(rf'"{re.escape(name)}" [<>=]+ -?\d', where) for name in singles)
 
 
 def _far_moments(where: str, table: pa.Table) -> bool:
@@ -227,11 +266,8 @@ def _is_near(column: pa.ChunkedArray) -> bool:
 
 
 DIFFERENCES: tuple[Callable[[str, pa.Table], bool], ...] = (
-    _zones,
     _negative_nan,
-    _nanoseconds,
-    _fine_moments,
-    _single_floats,
+    _infinite,
     _far_moments,
 )
 
