@@ -1,7 +1,9 @@
 """Brute force: which rows match, as other engines say that share no code with Phalanx.
 
-DuckDB judges. A plain DataFusion session judges where DuckDB cannot: it has the dialect of
-Phalanx, but its simplifications take NULL for FALSE, so that its word counts for less.
+DuckDB judges. A plain DataFusion session judges the few cases where DuckDB cannot: values that it
+has not (numbers of more than 38 digits in a comparison, moments past its years), and `DIFFERENCES`.
+It has the dialect of Phalanx, but its simplifications take NULL for FALSE, so that its word counts
+for less.
 """
 
 from __future__ import annotations
@@ -106,6 +108,8 @@ _TYPES: tuple[tuple[str, str], ...] = (
     ("Utf8", "VARCHAR"),
     ("LargeUtf8", "VARCHAR"),
     ("Binary", "BLOB"),
+    ("LargeBinary", "BLOB"),
+    (r"FixedSizeBinary\(\d+\)", "BLOB"),
     ("Date32", "DATE"),
     ("Date64", "DATE"),
     (r"Decimal128\((\d+), (\d+)\)", r"DECIMAL(\1, \2)"),
@@ -203,7 +207,7 @@ def _for_duckdb(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
         days = column.cast(pa.date32(), safe=False)
         return days if days.cast(kind).equals(column) else None
     if pt.is_floating(kind):
-        # DuckDB compares float32 with a number as float32; here, in PostgreSQL and Spark as float64.
+        # DuckDB compares float32 with a number as float32; here, as in PostgreSQL, it is float64.
         return column.cast(pa.float64())
     if pt.is_decimal(kind) and kind.scale < 0:
         return None

@@ -1,4 +1,7 @@
-"""Comparisons of a cast column as those of the column: against DataFusion, value by value."""
+"""Comparisons of a cast column as those of the column, value by value.
+
+DataFusion judges, and DuckDB, which is given the cast column as Arrow casts it.
+"""
 
 import itertools
 import math
@@ -14,6 +17,7 @@ from phalanx.model.predicate import FALSE, Compare, In, NotIn, NotNull, Predicat
 from phalanx.model.rendering import to_datafusion
 from phalanx.model.syntax import Column
 from phalanx.model.uncast import uncast_comparison, uncast_membership
+from properties.oracle import by_duckdb
 
 X = Column(("x",))
 OPERATORS = ("<", "<=", ">", ">=")
@@ -129,6 +133,23 @@ def differences(
     ]
 
 
+def differences_in_duckdb(
+    domain: pa.Array, target: pa.DataType, checks: Sequence[tuple[str, Predicate]]
+) -> list[tuple[str, str]]:
+    """The same by DuckDB, which must have words for every check."""
+    column = pa.concat_arrays([domain, pa.nulls(1, domain.type)])
+    rows = pa.table({"x": column, "y": column.cast(target, safe=False)})
+    found = []
+    for condition, predicate in checks:
+        text = to_datafusion(predicate)
+        told = [by_duckdb(rows, each) for each in (condition, text)]
+        assert None not in told, (condition, text)
+        wanted, given = (each.fill_null(False) for each in told)
+        if not given.equals(wanted):
+            found.append((condition, text))
+    return found
+
+
 def is_float_zero(constant: pa.Scalar) -> bool:
     return pa.types.is_floating(constant.type) and constant.as_py() == 0
 
@@ -142,6 +163,7 @@ def test_comparisons_hold_for_the_same_rows(pair: tuple[pa.Array, list[pa.Scalar
         assert predicate is not None, (constant, operator)
         checks.append((f"y {operator} {typed_sql(constant)}", predicate))
     assert differences(rows_of(domain, constants[0].type), checks) == []
+    assert differences_in_duckdb(domain, constants[0].type, checks) == []
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=pair_id)
@@ -163,6 +185,7 @@ def test_memberships_hold_for_the_same_rows(pair: tuple[pa.Array, list[pa.Scalar
         test = "NOT IN" if negated else "IN"
         checks.append((f"y {test} ({', '.join(map(typed_sql, listed))})", predicate))
     assert differences(rows_of(domain, constants[0].type), checks) == []
+    assert differences_in_duckdb(domain, constants[0].type, checks) == []
 
 
 @pytest.mark.parametrize(
