@@ -155,6 +155,9 @@ class PartitionedNamespace(Guarded, catalog.LanceNamespace):
         manifest = self._latest()
         entry = _table(manifest, request.id)
         location = _location(manifest, entry)
+        if location.is_outside:
+            # Whoever gets the store's options would send them to wherever the manifest says.
+            _open(location, None, entry)
         version = entry.read_version if request.version is None else request.version
         schema, stats = manifest.properties.schema, None
         if request.load_detailed_metadata or request.version is not None:

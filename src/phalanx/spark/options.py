@@ -23,7 +23,7 @@ WRITE = PLACE | {
 }
 ROW_CHANGES = PLACE | {"row_changes"}
 STREAM_READ = PLACE | {
-    *("where", "columns", "split_size", "starting_snapshot"),
+    *("where", "columns", "split_size", "starting_snapshot", "trust_locations"),
     *("max_snapshots_per_trigger", "max_rows_per_trigger", "max_bytes_per_trigger"),
     *("changes", "from_snapshot"),
 }

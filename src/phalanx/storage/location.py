@@ -162,6 +162,11 @@ class Location:
                 "open the table with trust_locations=True to read it."
             )
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether it is outside of its table's folder, so that opening it asks for its record."""
+        return self.table is not None and why_unreadable(self.table, self.uri, None) is not None
+
     def why_not_ours(self, is_partly_gone: bool = False) -> str | None:
         """Why the leaf here must be neither written nor deleted, as it is now; None if it may.
 

@@ -141,4 +141,5 @@ def _opened_again(
     kind: type[HeldTable], root: Location, overrides: Mapping[str, str] | None
 ) -> HeldTable:
     """The table at a place, which may be in another process than the one that it was pickled in."""
-    return kind(open_root(Location(root.uri, root.storage_options), overrides))
+    location = Location(root.uri, root.storage_options, trusts=root.trusts)
+    return kind(open_root(location, overrides))
