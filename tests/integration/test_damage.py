@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileWriter
 
 import phalanx
 from phalanx.errors import InvalidManifest, PhalanxError, StorageFailure
@@ -22,6 +23,7 @@ from phalanx.storage.location import Location
 from phalanx.storage.manifest import DIRECTORY, Manifest
 from phalanx.storage.manifest_changes import upsert
 from phalanx.storage.properties import EPOCH, INDEXES, MODE
+from phalanx.storage.tokens import lengths_in
 from phalanx.table.feed import ChangeFeed
 from phalanx.table.jobs import WriteJob
 from phalanx.table.row_jobs import RowJob
@@ -218,6 +220,26 @@ def test_what_passes(error: BaseException) -> None:
     for guard in (told("do it"), reading("do it")):
         with pytest.raises(type(error)), guard:
             raise error
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [("{}['x']", KeyError), ("[][1]", IndexError), ("exec('assert False')", AssertionError)],
+)
+def test_mistakes_of_ours_pass(line: str, kind: type[Exception]) -> None:
+    """A lookup that fails in a line of Phalanx is no damage, and must not be told as such."""
+    module: dict[str, Any] = {"__name__": "phalanx.storage.somewhere"}
+    exec(f"def look():\n    return {line}", module)
+    with pytest.raises(kind), reading("read the file"):
+        module["look"]()
+
+
+def test_an_index_without_its_parts(tmp_path: Path) -> None:
+    """What a line of Phalanx looks up in a file that may be damaged is checked."""
+    with LanceFileWriter(str(tmp_path / "metadata.lance"), pa.schema([("x", pa.int64())])):
+        pass
+    with pytest.raises(StorageFailure, match="does not tell its parts"):
+        lengths_in(str(tmp_path), None)
 
 
 def test_what_callers_do_with_items_is_their_own() -> None:

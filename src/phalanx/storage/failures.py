@@ -1,7 +1,8 @@
 """What fails below Phalanx, told as one clear message.
 
 Two guards stand between Lance and a user. `reading` is around code that only reads what is stored:
-whatever fails there is a failure of the store. `told` is around whole calls, which may also run
+what fails there is a failure of the store, but for mistakes of Phalanx itself, which pass as they
+are. `told` is around whole calls, which may also run
 over data of the caller: there only what is certainly Lance's becomes a `StorageFailure`.
 """
 
@@ -55,15 +56,30 @@ def told(what: str) -> Iterator[None]:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Turn every error of code that only reads what is stored into `StorageFailure`."""
+    """Turn every error of code that only reads what is stored into `StorageFailure`.
+
+    A failed lookup or assertion in a line of Phalanx is a mistake there, and not damage: lines that
+    look into what may be damaged check what they find.
+    """
     try:
         yield
     except PhalanxError:
         raise
     except BaseException as error:
-        if not (isinstance(error, _FAILURES) or is_panic(error)):
+        if not (isinstance(error, _FAILURES) or is_panic(error)) or _is_mistake(error):
             raise
         raise StorageFailure(f"Cannot {what}: {_why(error)}") from error
+
+
+def _is_mistake(error: BaseException) -> bool:
+    """Whether a line of Phalanx looked up what is not there, or asserted what does not hold."""
+    if not isinstance(error, LookupError | AssertionError):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _why(error: BaseException) -> str:

@@ -176,7 +176,9 @@ def lengths_in(segment: str, storage_options: dict[str, str] | None) -> pa.Table
         return LanceFileReader(f"{segment}/{name}.lance", storage_options=storage_options)
 
     with reading(f"read the index {segment}"):
-        head = opened("metadata").metadata().schema.metadata
+        head = opened("metadata").metadata().schema.metadata or {}
+        if b"partitions" not in head:
+            raise ValueError("its metadata does not tell its parts")
         numbers = json.loads(head[b"partitions"])
         parts = [opened(f"part_{number}_docs").read_all().to_table() for number in numbers]
         return pa.concat_tables([part.select(["_rowid", "_num_tokens"]) for part in parts])
