@@ -5,20 +5,28 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import phalanx
+from faults.history import Rule
 from spark.conftest import MASTER
 from spark.lakes import Lake, lake_at
+from spark.statement_histories import SCHEMA, Change, changes, found_anomalies
+from spark.statement_histories import made as made_for_histories
 from spark.statement_races import (
     APPEND,
     BY_MERGE,
     CONDITIONS,
+    CONFLICT,
     OF_ITSELF,
     OLD,
     ONE,
@@ -39,7 +47,10 @@ PARTITIONS = ("k", "bucket(2, id)", "")
 
 
 def pairs() -> Iterator[tuple[str, Pair]]:
-    """Which statements race: each with itself, and with an upsert of the same ids."""
+    """Which statements race: each with itself, and with an upsert of the same ids.
+
+    In the soak also those that read the table with each other.
+    """
     for (name, kind), (rows, source), (how, condition) in itertools.product(
         BY_MERGE.items(), SOURCES.items(), CONDITIONS.items()
     ):
@@ -49,12 +60,26 @@ def pairs() -> Iterator[tuple[str, Pair]]:
             yield f"{name} and upsert, {rows}, {how}", (one, upsert(source, condition))
     for name, one in OF_ITSELF.items():
         yield name, (one, one)
-        for other, two in OF_ITSELF.items() if SOAK else ():
+    if SOAK:
+        for (name, one), (other, two) in itertools.combinations(OF_ITSELF.items(), 2):
             yield f"{name} and {other}", (one, two)
     yield "swaps", SWAPS
 
 
-# What a plain run tries, with adaptive execution and without it; the soak tries all in both ways.
+# A race takes seconds. So the soak runs each once, in one of three ways: with adaptive execution,
+# without it, or in two drivers. Another run takes other ways.
+WAYS = ("true", "false", "drivers")
+ROTATION = random.randrange(len(WAYS))
+
+
+def is_run(place: int, name: str, way: str) -> bool:
+    """Whether a race is run in this way."""
+    if SOAK:
+        return WAYS[(place + ROTATION) % len(WAYS)] == way
+    return name in FEW[way]
+
+
+# What a plain run tries, with adaptive execution and without it.
 FEW = {
     "true": (
         *("upsert, one, range", "upsert, many, equal", "insert missing, two, range"),
@@ -85,13 +110,35 @@ if MASTER.startswith("local"):
             lake.spark.conf.set("spark.sql.adaptive.enabled", adaptive)
         try:
             for place, (name, statements) in enumerate(pairs()):
-                if SOAK or name in FEW[adaptive]:
+                if is_run(place, name, adaptive):
                     table = made(f"{lakes[0].root}/{place}", PARTITIONS[place % 3])
                     judge(table, statements, race(below(lakes, place), statements))
                     tried.add(name)
         finally:
             lakes[0].spark.conf.unset("spark.sql.adaptive.enabled")
-        assert tried >= {*FEW[adaptive]}
+        assert len(tried) > 20 if SOAK else tried == {*FEW[adaptive]}
+
+    def test_histories(lakes: list[Lake]) -> None:
+        """Statements that overlap as they will, told by what they left in the rows."""
+        seed = random.randrange(1_000_000) if SOAK else 1
+        table = made_for_histories(lakes[0].root, "k")
+        done: list[list[tuple[Change, str | None]]] = [[] for _ in lakes]
+
+        def run(place: int) -> None:
+            for change in itertools.islice(changes("ab"[place], seed), 30 if SOAK else 3):
+                try:
+                    lakes[place].sql(change.sql)
+                except Exception as error:
+                    done[place].append((change, str(error)))
+                else:
+                    done[place].append((change, None))
+
+        threads = [threading.Thread(target=run, args=(place,)) for place in range(len(lakes))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        judge_history(table, done, seed)
 
     def test_of_two_inserts_of_a_key_one_is_told(lakes: list[Lake]) -> None:
         """However Spark plans them: as a change of rows, or as an append to what a join left."""
@@ -144,18 +191,59 @@ if SOAK:
         ]
         try:
             assert [answer(driver) for driver in drivers] == ["ready", "ready"]
-            for place, (_, statements) in enumerate(pairs()):
+            for place, (name, statements) in enumerate(pairs()):
+                if not is_run(place, name, "drivers"):
+                    continue
                 table = made(f"{tmp_path}/{place}", PARTITIONS[place % 3])
                 for driver, statement in zip(drivers, statements, strict=True):
-                    assert driver.stdin is not None
-                    adaptive = "true" if place % 2 else "false"
-                    driver.stdin.write(json.dumps([place, adaptive, statement.sql]) + "\n")
-                    driver.stdin.flush()
+                    ask(driver, place, statement.sql)
                 judge(table, statements, [answer(driver) for driver in drivers])
+            history_of_drivers(drivers, tmp_path)
         finally:
             for driver in drivers:
                 driver.kill()
                 driver.wait()
+
+
+def history_of_drivers(drivers: list[subprocess.Popen[str]], root: Path) -> None:
+    """Statements that two drivers begin at the same time, one after the other."""
+    seed = random.randrange(1_000_000)
+    table = made_for_histories(f"{root}/999", "k")
+    done: list[list[tuple[Change, str | None]]] = [[] for _ in drivers]
+    both = zip(*(changes(name, seed) for name in "ab"), strict=True)
+    for pair in itertools.islice(both, 20):
+        for driver, change in zip(drivers, pair, strict=True):
+            ask(driver, 999, change.sql)
+        for place, (driver, change) in enumerate(zip(drivers, pair, strict=True)):
+            done[place].append((change, answer(driver)))
+    judge_history(table, done, seed)
+
+
+def judge_history(
+    table: phalanx.Table, done: list[list[tuple[Change, str | None]]], seed: int
+) -> None:
+    """The statements are serializable, and those that failed say that others came first."""
+    errors = [error for each in done for _, error in each if error is not None]
+    assert all(CONFLICT in error for error in errors), (seed, errors)
+    assert len(errors) < sum(map(len, done)), seed
+    assert found_anomalies(table, done) == [], (seed, done)
+
+
+def test_a_key_that_two_statements_inserted_is_told(tmp_path: Path) -> None:
+    """The judge of histories sees what it is for."""
+    table = made_for_histories(str(tmp_path), "k")
+    done = [[(Change(word, (1,), ""), None)] for word in "ab"]
+    for word in "ab":
+        table.append(pa.table({"id": [1], "k": ["1"], "log": [word]}, schema=SCHEMA))
+    assert {each.rule for each in found_anomalies(table, done)} >= {Rule.LOST_UPDATE}
+
+
+def ask(driver: subprocess.Popen[str], place: int, statement: str) -> None:
+    """Tell a driver a statement, on the table at a place."""
+    assert driver.stdin is not None
+    adaptive = "true" if place % 2 else "false"
+    driver.stdin.write(json.dumps([place, adaptive, statement]) + "\n")
+    driver.stdin.flush()
 
 
 def answer(driver: subprocess.Popen[str]) -> str | None:
