@@ -476,13 +476,27 @@ def test_an_object_store_is_a_catalog_too(s3: Store) -> None:  # noqa: F811
     table.append(pa.table({"k": ["a", "b"], "n": [1, 2]}, SCHEMA))
     refused(lambda: ask.create("a.t", how="stage", may_replace=True), "moves no folders")
     staged = ask.create("a.u", X, how="stage")
-    ask("abort", "a.u", staged=staged["staged"])
+    ask("abort", "a.u", new=staged["new"])
     assert ask("drop", "a.u") == {"dropped": False}
     staged = ask.create("a.u", X, how="stage")
-    ask("finish", "a.u", staged=staged["staged"], may_replace=False)
+    assert ask("list", "a")["tables"] == ("t",)
+    ask("finish", "a.u", new=staged["new"], may_replace=False)
     assert ask("list", "a")["tables"] == ("t", "u")
     assert ask("drop", "a.t") == {"dropped": True}
     assert [name for name in s3.files(f"{ask.root}/a") if "/t/" in name] == []
+
+
+def test_of_two_staged_in_an_object_store_one_is_made(s3: Store) -> None:  # noqa: F811
+    ask = Asking(s3.fresh(), s3.storage_options)
+    one, other = (ask.create("t", X, how="stage") for _ in range(2))
+    ask("finish", "t", new=one["new"], may_replace=False)
+    late = {"new": other["new"], "may_replace": False}
+    refused(lambda: ask("finish", "t", **late), "Cannot create.*a namespace exists there")
+    # What is there by now is not what is aborted.
+    ask("abort", "t", new=other["new"])
+    assert ask("load", "t")["path"].endswith("/t")
+    ask("abort", "t", new=one["new"])
+    assert ask("load", "t") == {"missing": True}
 
 
 # ── conditions ───────────────────────────────────────────────────────────────────────────────

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-import phalanx
+import phalanx.spark
 from integration.conftest import s3  # noqa: F401
 from integration.stores import Store
 from phalanx.errors import PhalanxError
@@ -189,6 +194,121 @@ def test_a_catalog_in_an_object_store(spark: SparkSession, s3: Store) -> None:  
     lake.refused("CREATE OR REPLACE TABLE lake.a.t AS SELECT 1 AS x", "moves no folders")
     lake.sql("DROP TABLE lake.a.t")
     assert s3.files(lake.root) == {}
+
+
+def test_no_reader_sees_a_table_without_the_rows_it_is_made_with(
+    spark: SparkSession,
+    s3: Store,  # noqa: F811
+) -> None:
+    """Not in an object store either, which moves no folders."""
+    options = s3.storage_options
+    assert options is not None
+    lake = lake_at(spark, s3.fresh(), **options)
+    rows = spark.range(0, 60, 1, 3).selectExpr("id", "id % 2 AS k")
+    by = "TBLPROPERTIES (transaction='{}') AS SELECT id, id % 2 AS k FROM range(0, 60, 1, 3)"
+    ways: dict[str, Callable[[str], Any]] = {
+        "weak": lambda name: lake.sql(f"CREATE TABLE {name} PARTITIONED BY (k) {by.format('weak')}"),
+        "strong": lambda name: lake.sql(f"CREATE OR REPLACE TABLE {name} {by.format('strong')}"),
+        "create": lambda name: rows.writeTo(name.replace("lake", lake.name)).create(),
+        "write": lambda name: phalanx.spark.write(
+            rows,
+            f"{lake.root}/{name.removeprefix('lake.')}",
+            partition_by="k",
+            storage_options=options,
+            transaction="strong",
+        ),
+    }
+    for way, make in ways.items():
+        seen, stop = set(), threading.Event()
+        uri = f"{lake.root}/{way}"
+
+        def watch(uri: str = uri, seen: set[int | None] = seen, stop: Any = stop) -> None:
+            while not stop.wait(0.1):
+                try:
+                    table = phalanx.open(uri, storage_options=options)
+                    seen.add(table.scan().count_rows())
+                except phalanx.NotPartitioned:
+                    seen.add(None)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            make(f"lake.{way}")
+        finally:
+            stop.set()
+            watcher.join()
+        assert seen <= {None, 60}, way
+        table = phalanx.open(uri, storage_options=options)
+        assert table.scan().count_rows() == 60
+        if table.mode == "strong":
+            assert table.snapshots()["operation"].to_pylist() == ["create"]
+        lake.refused(f"CREATE TABLE lake.{way} AS SELECT 1 AS x", "ALREADY_EXISTS")
+    lake.sql("CREATE OR REPLACE TABLE lake.none (x int)")
+    assert lake.sql("SELECT * FROM lake.none") == []
+    lake.refused("CREATE TABLE lake.bad AS SELECT raise_error('no') AS x", "no")
+    assert "bad" not in [name for _, name, _ in lake.sql("SHOW TABLES IN lake")]
+    lake.sql("CREATE TABLE lake.bad AS SELECT 1 AS x")
+    assert lake.sql("SELECT x FROM lake.bad") == [(1,)]
+
+
+def test_settings_that_the_application_began_with_are_not_for_a_session_to_change(
+    tmp_path: Path,
+) -> None:
+    """A client of Connect would send the credentials of a catalog wherever it says."""
+    done = subprocess.run(
+        [sys.executable, "-c", SESSIONS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "done"
+
+
+SESSIONS = """
+import sys
+import phalanx.spark
+from pyspark.sql import SparkSession
+
+root, prefix = sys.argv[1], "spark.sql.catalog"
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.host", "127.0.0.1")
+for name in ("lake", "other"):
+    builder = builder.config(f"{prefix}.{name}", "phalanx.bridge.Catalog")
+    builder = builder.config(f"{prefix}.{name}.root", f"{root}/{name}")
+    builder = builder.config(f"{prefix}.{name}.storage.token", "hidden words")
+spark = phalanx.spark.configure(builder).getOrCreate()
+spark.sql("CREATE TABLE lake.t AS SELECT 1 AS x")
+
+
+def refused(session, key):
+    try:
+        session.sql("SHOW TABLES IN lake").collect()
+    except Exception as error:
+        told = str(error).splitlines()[0]
+        assert f"the session has changed {prefix}.lake.{key}, which was set" in told, told
+        assert "hidden words" not in told
+    else:
+        raise AssertionError(key)
+
+
+for key, value in {"root": "/tmp", "storage.endpoint": "http://e", "storage.token": "x"}.items():
+    session = spark.newSession()
+    session.sql(f"SET {prefix}.lake.{key}={value}")
+    refused(session, key)
+    session.sql(f"RESET {prefix}.lake.{key}")
+    assert session.sql("SELECT x FROM lake.t").collect()[0][0] == 1
+session = spark.newSession()
+session.conf.unset(f"{prefix}.lake.storage.token")
+refused(session, "storage.token")
+# What a session has defined itself is its own.
+session.conf.set(f"{prefix}.mine", "phalanx.bridge.Catalog")
+session.conf.set(f"{prefix}.mine.root", f"{root}/lake")
+assert session.sql("SELECT x FROM mine.t").collect()[0][0] == 1
+print("done")
+spark.stop()
+"""
 
 
 # ── reads ────────────────────────────────────────────────────────────────────────────────────

@@ -19,13 +19,14 @@ from phalanx.model.schema import Schema
 from phalanx.spark import catalog_changes
 from phalanx.spark.catalog_tables import TOLD_OF, loaded, partitions, told_of
 from phalanx.spark.conditions import Translator, together
+from phalanx.spark.options import NEW_TABLE
 from phalanx.spark.row_changes import options_of
 from phalanx.storage import table_folders
 from phalanx.storage.failures import told
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
 from phalanx.table import operations
-from phalanx.table.opening import open
+from phalanx.table.opening import NewTable, open
 from phalanx.table.row_jobs import RowJob
 from phalanx.table.strong import begin_history
 from phalanx.table.table import Table
@@ -52,9 +53,9 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
             case "stage":
                 return catalog.stage(name, question)
             case "finish":
-                return catalog.finish(name, question["staged"], question["may_replace"])
+                return catalog.finish(name, question)
             case "abort":
-                return catalog.abort(question["staged"])
+                return catalog.abort(name, question)
             case "alter":
                 return catalog.alter(name, question["changes"])
             case "drop":
@@ -139,7 +140,7 @@ class Catalog:
     def _check_free(self, name: Sequence[str]) -> None:
         table_folders.check_name(name)
         place = self.place(name)
-        if table_folders.holds_anything(place):
+        if table_folders.holds_anything(place) and not table_folders.is_unfinished(place):
             raise PhalanxError(
                 f"Cannot create {place}: there is a folder that is no table of Phalanx. Choose "
                 "another name, or remove what is there."
@@ -178,7 +179,7 @@ class Catalog:
         """A new table that takes the place of its name when it is finished.
 
         On a file system it is made in a hidden folder beside it. Object stores move nothing:
-        there it is made at its place, which must be free, and removed if it is aborted.
+        there it is made by the commit of its rows, at its place, which must be free.
         """
         exists = self._table(name) is not None
         if exists and not question["may_replace"]:
@@ -193,22 +194,28 @@ class Catalog:
                 f"Cannot replace {place} at once: an object store moves no folders. Write its "
                 "rows anew with INSERT OVERWRITE, or drop it first."
             )
-        staged = place
-        if place.is_local:
-            # Those of a driver that died.
-            table_folders.remove_left(self.place(name[:-1]), (_STAGED, _REPLACED), _LEFT)
-            staged = self.place([*name[:-1], f"{_STAGED}{uuid.uuid4().hex}"])
-        table = catalog_changes.made(staged, question, for_rows=True)
-        made = loaded(table, None)
-        return {**made, "staged": staged.uri, "may_replace": question["may_replace"]}
+        may_replace = {"may_replace": question["may_replace"]}
+        if not place.is_local:
+            new = catalog_changes.to_be_made(place, question)
+            return {**loaded(new.table, None), "new": {NEW_TABLE: new.to_json()}, **may_replace}
+        # Those of a driver that died.
+        table_folders.remove_left(self.place(name[:-1]), (_STAGED, _REPLACED), _LEFT)
+        staged = self.place([*name[:-1], f"{_STAGED}{uuid.uuid4().hex}"])
+        made = loaded(catalog_changes.made_for_rows(staged, question), None)
+        return {**made, "new": {}, "staged": staged.uri, **may_replace}
 
-    def finish(self, name: Sequence[str], staged: str, may_replace: bool) -> dict[str, Any]:
+    def finish(self, name: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any]:
         """Have a staged table take its place, and what may be replaced there go."""
-        place, source = self.place(name), Location.of(staged, self.root.storage_options)
+        place, may_replace = self.place(name), question["may_replace"]
+        if (text := question.get("new", {}).get(NEW_TABLE)) is not None:
+            new = NewTable.from_json(place, text)
+            if not new.is_there:
+                # Nothing was written to it.
+                new.create()
+            return {}
+        source = Location.of(question["staged"], self.root.storage_options)
         # Also a table without rows has a history.
         begin_history(Manifest.open(source))
-        if source == place:
-            return {}
         old = None
         if self._table(name) is not None:
             if not may_replace:
@@ -221,9 +228,14 @@ class Catalog:
                 table_folders.remove_table(old)
         return {}
 
-    def abort(self, staged: str) -> dict[str, Any]:
-        """Remove a staged table."""
-        table_folders.remove_table(Location.of(staged, self.root.storage_options))
+    def abort(self, name: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any]:
+        """Remove a staged table, and no other that is in its place by now."""
+        if (text := question.get("new", {}).get(NEW_TABLE)) is not None:
+            place = self.place(name)
+            if NewTable.from_json(place, text).is_there:
+                table_folders.remove_table(place)
+            return {}
+        table_folders.remove_table(Location.of(question["staged"], self.root.storage_options))
         return {}
 
     # ── namespaces ───────────────────────────────────────────────────────────────────────────

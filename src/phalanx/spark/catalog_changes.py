@@ -16,7 +16,7 @@ from phalanx.spark.partitioning import check_partitioning
 from phalanx.spark.types import check_no_lengths, parsed, stored_schema
 from phalanx.storage.location import Location
 from phalanx.table import changes as table_changes
-from phalanx.table.opening import create, create_for_rows
+from phalanx.table.opening import NewTable, create, create_for_rows
 from phalanx.table.table import Table
 
 # What Spark adds to the properties itself.
@@ -25,11 +25,30 @@ _PROVIDER = "phalanx"
 _TRANSACTION, _PARTITION_BY = "transaction", "partition_by"
 
 
-def made(location: Location, question: Mapping[str, Any], *, for_rows: bool = False) -> Table:
-    """A new table with the columns, the partitioning and the properties of a statement.
+def made(location: Location, question: Mapping[str, Any]) -> Table:
+    """A new table with the columns, the partitioning and the properties of a statement."""
+    columns, by, mode = _wanted(location, question)
+    return create(
+        location.uri,
+        columns,
+        by,
+        transaction=mode,
+        storage_options=location.storage_options,
+    )
 
-    With `for_rows` the rows that are written next are its first snapshot.
-    """
+
+def made_for_rows(location: Location, question: Mapping[str, Any]) -> Table:
+    """The same, whose first snapshot is that of the rows that are written next."""
+    return create_for_rows(location, *_wanted(location, question))
+
+
+def to_be_made(location: Location, question: Mapping[str, Any]) -> NewTable:
+    """The same, which is there when its first rows are."""
+    return NewTable.of(location, *_wanted(location, question))
+
+
+def _wanted(location: Location, question: Mapping[str, Any]) -> tuple[pa.Schema, PartitionBy, str]:
+    """The columns, the partitioning and the mode of a new table."""
     schema = parsed(question["schema"])
     assert isinstance(schema, StructType)
     check_no_lengths(schema)
@@ -44,16 +63,7 @@ def made(location: Location, question: Mapping[str, Any], *, for_rows: bool = Fa
             )
         by = properties[_PARTITION_BY]
     check_partitioning(columns, by)
-    mode = properties.get(_TRANSACTION, "weak")
-    if for_rows and mode in ("weak", "strong"):
-        return create_for_rows(location, columns, by, mode)
-    return create(
-        location.uri,
-        columns,
-        by,
-        transaction=mode,
-        storage_options=location.storage_options,
-    )
+    return columns, by, properties.get(_TRANSACTION, "weak")
 
 
 def check_columns(question: Mapping[str, Any]) -> None:

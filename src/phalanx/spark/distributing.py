@@ -18,10 +18,11 @@ from pyspark.sql import functions as fn
 from phalanx.errors import PhalanxError
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.schema import Schema
-from phalanx.spark.options import WRITE, Options, option_text
+from phalanx.spark.options import NEW_TABLE, WRITE, Options, option_text
 from phalanx.spark.placement import most_partitions, partition_columns
 from phalanx.spark.types import check_writable
 from phalanx.spark.writing import DISTRIBUTIONS, table_to_write
+from phalanx.table.opening import NewTable
 from phalanx.table.table import Table
 
 MODES = ("append", "overwrite")
@@ -71,16 +72,19 @@ def write(
         )
     wanted.choice("distribution", *DISTRIBUTIONS)
     if_exists = wanted.choice("if_exists", "append", "error", "ignore")
-    table = table_to_write(wanted, df.schema, if_exists, partition_by, for_rows=True)
-    if table is None:
+    found = table_to_write(wanted, df.schema, if_exists, partition_by)
+    if found is None:
         return Distribution("none", "the table exists, and is left alone")
+    table = found.table if isinstance(found, NewTable) else found
     check_writable(df.schema, table.schema)
     chosen = chosen_distribution(df, table, distribution)
     if wanted.choice("report", "true", "false") == "true":
         print(f"phalanx: {chosen}", file=sys.stderr)
     for name in ("if_exists", "partition_by", "transaction"):
-        # They are done: the table is there.
+        # They are done: it is known what the table is, or will be.
         given.pop(name, None)
+    if isinstance(found, NewTable):
+        given[NEW_TABLE] = found.to_json()
     writer = distributed(df, table, chosen).write.format("phalanx").mode(mode)
     # What Spark has brought together, or was told to leave, needs no gathering.
     writer.options(**given, distribution="none").save(table.uri)

@@ -43,7 +43,7 @@ from phalanx.table.chunks import (
     markers_of,
 )
 from phalanx.table.new_rows import Position, Wanted, new_rows
-from phalanx.table.opening import open
+from phalanx.table.opening import NewTable, open
 from phalanx.table.table import Table
 
 _INGEST = "ingest"
@@ -154,6 +154,9 @@ class FileIngest:
         given = {**self.limits.given, "transaction": self.transaction}
         limits = self.limits if self.table is not None else replace(self.limits, given=given)
         table = table_to_write(limits, self.rows, partition_by=self.partition_by)
+        if isinstance(table, NewTable):
+            # Its batches are committed one by one.
+            table = table.create()
         assert table is not None
         found, rows = self.found, self.rows
         check_writable(rows, table.schema)

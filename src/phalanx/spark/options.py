@@ -12,6 +12,8 @@ from phalanx.errors import PhalanxError, shown
 from phalanx.model.names import close_names
 from phalanx.storage.location import Location
 
+# What Phalanx tells itself of a table that is made with the rows of a write: its properties.
+NEW_TABLE = "new_table"
 PLACE = frozenset({"path", "storage_options"})
 READ = PLACE | {
     *("where", "columns", "snapshot", "split_size", "metadata_table", "trust_locations"),
@@ -20,6 +22,7 @@ READ = PLACE | {
 WRITE = PLACE | {
     *("partition_by", "transaction", "if_exists"),
     *("replace_where", "partition_overwrite", "distribution", "marker", "report"),
+    NEW_TABLE,
 }
 ROW_CHANGES = PLACE | {"row_changes"}
 STREAM_READ = PLACE | {
@@ -46,7 +49,7 @@ class Options:
         for name in given:
             if name not in known and not name.startswith(_STORAGE):
                 close = close_names(name, known)
-                known_ones = f"Expected one of {', '.join(sorted(known))}."
+                known_ones = f"Expected one of {', '.join(sorted(known - {NEW_TABLE}))}."
                 hint = f"Did you mean {close[0]!r}?" if close else known_ones
                 raise PhalanxError(
                     f"Cannot {doing} with the option {name!r}: there is no such option. {hint}"

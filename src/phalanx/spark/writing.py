@@ -17,7 +17,7 @@ from phalanx.model.schema import Schema
 from phalanx.model.spec import PartitionSpec
 from phalanx.spark.failures import told_in_one_line
 from phalanx.spark.footprints import readings
-from phalanx.spark.options import Options
+from phalanx.spark.options import NEW_TABLE, Options
 from phalanx.spark.partitioning import check_partitioning
 from phalanx.spark.types import check_writable, stored_schema
 from phalanx.spark.workers import settle
@@ -25,7 +25,7 @@ from phalanx.storage.location import Location
 from phalanx.table.gathering import SMALL_ROWS, gathered
 from phalanx.table.job_files import TaskFiles
 from phalanx.table.jobs import APPEND, OVERWRITE, OVERWRITE_PARTITIONS, Committed, WriteJob
-from phalanx.table.opening import begin_creation, create, create_for_rows, open
+from phalanx.table.opening import NewTable, create, open
 from phalanx.table.table import Table
 from phalanx.table.wanted_specs import wanted_spec
 
@@ -122,12 +122,16 @@ def writer_of(options: Options, schema: StructType, overwrite: bool) -> TableWri
     is_quiet = options.choice("report", "true", "false") == "false"
     if_exists = options.choice("if_exists", "append", "error", "ignore")
     marker = options.text("marker")
+    new: NewTable | None
+    if (text := options.text(NEW_TABLE)) is not None:
+        new = NewTable.from_json(options.location, text)
+        check_writable(schema, new.properties.schema.arrow)
+        return TableWriter(new.begin(operation, where, marker), distribution, is_quiet)
     try:
         table = _table_there(options, if_exists, None)
     except NotPartitioned:
-        mode = options.choice("transaction", "weak", "strong")
-        job = begin_creation(*_wanted(options, schema, None), mode, operation, where, marker)
-        return TableWriter(job, distribution, is_quiet)
+        new = new_table(options, schema)
+        return TableWriter(new.begin(operation, where, marker), distribution, is_quiet)
     if table is None:
         return TableWriter(None)
     check_writable(schema, table.schema)
@@ -160,20 +164,20 @@ def table_to_write(
     schema: StructType,
     if_exists: str = "append",
     partition_by: PartitionBy | None = None,
-    *,
-    for_rows: bool = False,
-) -> Table | None:
-    """The table, made if it is missing and `partition_by` says how; None if it is left alone.
-
-    With `for_rows` the rows that are written next are the first snapshot of a new one.
-    """
+) -> Table | NewTable | None:
+    """The table, or one that is to be made as `partition_by` says; None if it is left alone."""
     try:
         return _table_there(options, if_exists, partition_by)
     except NotPartitioned:
-        mode = options.choice("transaction", "weak", "strong")
-        if for_rows:
-            return create_for_rows(*_wanted(options, schema, partition_by), mode)
-        return made(options, schema, mode, partition_by)
+        return new_table(options, schema, partition_by)
+
+
+def new_table(
+    options: Options, schema: StructType, partition_by: PartitionBy | None = None
+) -> NewTable:
+    """The table that is made with its first rows, where there is none."""
+    mode = options.choice("transaction", "weak", "strong")
+    return NewTable.of(*_wanted(options, schema, partition_by), mode)
 
 
 def _table_there(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import lance
 import pyarrow as pa
@@ -11,7 +14,7 @@ from phalanx.errors import PhalanxError, StorageFailure
 from phalanx.storage.failures import plain_reason
 from phalanx.storage.head import Head, head_row
 from phalanx.storage.location import Location, new_cache
-from phalanx.storage.manifest import DIRECTORY, Manifest
+from phalanx.storage.manifest import DIRECTORY, FIRST_VERSION, Manifest
 from phalanx.storage.manifest_changes import PRIMARY_KEY, column_of, pin_columns, plain_rows
 from phalanx.storage.naming import spec_namespace
 from phalanx.storage.properties import WRITER_FLAG, Properties
@@ -36,6 +39,28 @@ def create(root: Location, properties: Properties, *, with_head: bool = False) -
     return Manifest.open(root)
 
 
+@contextmanager
+def being_created(
+    root: Location, properties: Properties, *, with_head: bool = False
+) -> Iterator[Manifest]:
+    """The manifest of a new namespace, to be changed where nobody sees it.
+
+    At the end of the block it comes to its place as it is then, with all partitions and rows, in
+    every kind of store; nothing does if the block raises.
+    """
+    if _opened(root.own(DIRECTORY)) is not None:
+        raise _taken(root)
+    with tempfile.TemporaryDirectory(prefix="phalanx-") as folder:
+        place = Location(folder).own(DIRECTORY)
+        staged = staged_manifest(root, properties, with_head=with_head)
+        staged.deep_clone(place.uri, staged.version)
+        manifest = Manifest.open(root, place=place)
+        yield manifest
+        made = manifest.latest().dataset
+        # As one version with the number that every new manifest has.
+        put_in_place(root, _staged(root, made.to_table(), made.metadata))
+
+
 def staged_manifest(
     root: Location, properties: Properties, *, with_head: bool = False
 ) -> lance.LanceDataset:
@@ -53,13 +78,18 @@ def staged_manifest(
         ],
         schema=schema,
     )
+    return _staged(root, table, {**WRITER_FLAG, **properties.to_metadata()})
+
+
+def _staged(root: Location, rows: pa.Table, metadata: Mapping[str, str]) -> lance.LanceDataset:
     try:
-        staged = lance.write_dataset(table, f"memory://{uuid.uuid4().hex}")
-        staged.update_metadata({**WRITER_FLAG, **properties.to_metadata()})
+        staged = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}")
+        staged.update_metadata({**metadata})
     except (OSError, ValueError) as error:
         raise PhalanxError(
             f"Cannot create {root}: Lance refuses its manifest: {plain_reason(error)}"
         ) from None
+    assert staged.version == FIRST_VERSION
     return staged
 
 
@@ -69,18 +99,34 @@ def put_in_place(root: Location, staged: lance.LanceDataset) -> None:
     try:
         staged.deep_clone(where.uri, staged.version, storage_options=root.storage_options)
     except OSError as error:
-        if _exists(where):
-            raise PhalanxError(
-                f"Cannot create {root}: a namespace exists there. Open it with phalanx.open, "
-                "or choose another path."
-            ) from None
+        there = _opened(where)
+        if there is not None and not _is_copy(there, staged):
+            raise _taken(root) from None
+        if there is not None:
+            # The store has done it, though it could not tell.
+            return
         raise StorageFailure(f"Cannot create {root}: {plain_reason(error)}") from None
     reach(Step.MANIFEST_CREATED)
 
 
-def _exists(where: Location) -> bool:
+def _taken(root: Location) -> PhalanxError:
+    return PhalanxError(
+        f"Cannot create {root}: a namespace exists there. Open it with phalanx.open, or choose "
+        "another path."
+    )
+
+
+def _opened(where: Location) -> lance.LanceDataset | None:
     try:
-        where.open(cache=new_cache())
+        return where.open(cache=new_cache())
     except (OSError, ValueError):
-        return False
-    return True
+        return None
+
+
+def _is_copy(there: lance.LanceDataset, staged: lance.LanceDataset) -> bool:
+    """Whether a manifest is this one, just put in its place: no other namespace has its id."""
+    return bool(
+        there.version == staged.version
+        and there.metadata == staged.metadata
+        and there.to_table().equals(staged.to_table())
+    )

@@ -222,7 +222,7 @@ def commit(
         "rows_added": sum(leaf.added for leaf in leaves),
         # How many rows a dropped leaf has is not looked up.
         "rows_removed": None if dropped else sum(leaf.removed for leaf in leaves),
-        "manifest_version": manifest.version,
+        "manifest_version": manifest.version_before,
         # By this a writer knows its own snapshot, when the store's answer was lost.
         "token": uuid.uuid4().hex,
     }

@@ -42,6 +42,8 @@ from phalanx.storage.reconcile import AlignedLeaves
 from phalanx.storage.scanning import count_of, rows_at, table_of
 
 DIRECTORY = "__manifest"
+# The version that a manifest has when it is made: of two that are, a store refuses one.
+FIRST_VERSION = 2
 # The row that every strong commit changes.
 HEAD = "__phalanx_head"
 # Up to here reading all rows costs no more than having Lance filter them.
@@ -70,8 +72,10 @@ class Manifest(LeafListing):
         dataset: lance.LanceDataset,
         earlier: Manifest | None = None,
         shared: _Shared | None = None,
+        place: Location | None = None,
     ) -> None:
         self.root = root
+        self._place = place
         self.dataset = dataset
         self.version: int = dataset.version
         check_columns(dataset.schema.names, root)
@@ -94,15 +98,31 @@ class Manifest(LeafListing):
         """How the table is stored: the newest format, or a draft that has a manifest too."""
         return self.properties.layout
 
+    @property
+    def place(self) -> Location:
+        """Where the manifest is stored: in the root, unless the namespace is just being made."""
+        return self._place or self.root.own(DIRECTORY)
+
+    @property
+    def version_before(self) -> int:
+        """What a snapshot notes as the version of the manifest that it was committed to.
+
+        With the first snapshot of a namespace that is just being made it comes to its place.
+        """
+        return self.version if self._place is None else FIRST_VERSION - 1
+
     @classmethod
-    def open(cls, root: Location, earlier: Manifest | None = None) -> Manifest:
+    def open(
+        cls, root: Location, earlier: Manifest | None = None, place: Location | None = None
+    ) -> Manifest:
         """The newest version of a namespace's manifest.
 
-        What is known of an earlier version need not be read again.
+        What is known of an earlier version need not be read again. That of a namespace which is
+        just being made is at another place than its root.
         """
         shared = _Shared() if earlier is None else earlier._shared
         try:
-            dataset = root.own(DIRECTORY).open(cache=shared.cache)
+            dataset = (place or root.own(DIRECTORY)).open(cache=shared.cache)
         except (OSError, ValueError) as error:
             if "not found" not in str(error).lower():
                 raise StorageFailure(f"Cannot open {root}: {plain_reason(error)}") from None
@@ -110,7 +130,7 @@ class Manifest(LeafListing):
                 f"Cannot open {root}: there is no partitioned namespace (no {DIRECTORY} table in "
                 "it). Check the path, or create it with phalanx.create."
             ) from None
-        return cls(root, dataset, earlier, shared)
+        return cls(root, dataset, earlier, shared, place)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A manifest is pickled as its place and version: what Lance holds cannot be."""
@@ -128,14 +148,15 @@ class Manifest(LeafListing):
 
     def at_version(self, version: int) -> Manifest:
         """Another version of the same manifest."""
-        return Manifest(self.root, self._opened(version), shared=_Shared(cache=self._shared.cache))
+        shared = _Shared(cache=self._shared.cache)
+        return Manifest(self.root, self._opened(version), None, shared, self._place)
 
     def opened_again(self) -> lance.LanceDataset:
         """This version as another object, for Lance to change."""
         return self._opened(self.version)
 
     def _opened(self, version: int) -> lance.LanceDataset:
-        return self.root.own(DIRECTORY).open(version, self._shared.cache)
+        return self.place.open(version, self._shared.cache)
 
     def latest(self) -> Manifest:
         """The newest version; this one if nothing changed."""
@@ -144,7 +165,7 @@ class Manifest(LeafListing):
             # A tag can move without the manifest.
             if newest.dataset.latest_version == newest.version and newest._tags_stand():
                 return newest
-        self._shared.newest = Manifest.open(self.root, newest)
+        self._shared.newest = Manifest.open(self.root, newest, self._place)
         return self._shared.newest
 
     @property

@@ -21,7 +21,7 @@ from phalanx.errors import CommitConflict
 from phalanx.model.spec import PartitionField
 from phalanx.storage.checksums import complete
 from phalanx.storage.location import new_cache
-from phalanx.storage.manifest import DIRECTORY, Manifest
+from phalanx.storage.manifest import Manifest
 from phalanx.storage.manifest_columns import METADATA, OBJECT_ID, PIN_COLUMNS, TYPES, converted
 from phalanx.storage.manifest_rows import Addresses, change_rows, is_piled_up
 from phalanx.storage.ownership import check_in_place
@@ -47,7 +47,7 @@ def insert(manifest: Manifest, rows: pa.Table) -> None:
 
 def _writable(manifest: Manifest) -> lance.LanceDataset:
     """This version once more: what writes to a table moves it to the version that it made."""
-    check_in_place(manifest.root.own(DIRECTORY).uri, manifest.root.uri)
+    check_in_place(manifest.place.uri, manifest.root.uri)
     return manifest.opened_again()
 
 
@@ -72,7 +72,7 @@ def upsert(manifest: Manifest, rows: pa.Table) -> None:
 
 def _record(manifest: Manifest) -> None:
     """Write the checksums of what Lance itself has committed, where the table wants them."""
-    place = manifest.root.own(DIRECTORY)
+    place = manifest.place
     if place.checksums:
         complete(place, place.open(cache=new_cache()))
 
@@ -87,7 +87,7 @@ def change(
     A lost race if others removed rows of the same fragments meanwhile.
     """
     rows = completed(manifest, added)
-    place = manifest.root.own(DIRECTORY)
+    place = manifest.place
     check_in_place(place.uri, manifest.root.uri)
     change_rows(manifest.dataset, place, rows, removed, everything=everything)
 

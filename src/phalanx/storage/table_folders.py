@@ -18,6 +18,7 @@ from phalanx.errors import PhalanxError, StorageFailure
 from phalanx.storage.files import Folder, is_below, tables_inside
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import DIRECTORY
+from phalanx.storage.naming import LEAF_DIRECTORY
 from phalanx.storage.parallel import in_parallel
 
 _LANCE_VERSIONS = "_versions"
@@ -42,13 +43,28 @@ def listed(location: Location) -> Listed | None:
     shown = [name for name in names if not name.startswith(_HIDDEN)]
     inside = in_parallel(lambda name: _names(location.own(name)) or [], shown)
     kinds = dict(zip(shown, inside, strict=True))
+    candidates = [name for name in shown if DIRECTORY in kinds[name]]
+
+    def is_table(name: str) -> bool:
+        return _LANCE_VERSIONS in (_names(location.own(name).own(DIRECTORY)) or [])
+
+    checks = in_parallel(is_table, candidates)
     return Listed(
-        tuple(name for name in shown if DIRECTORY in kinds[name]),
+        tuple(name for name, is_one in zip(candidates, checks, strict=True) if is_one),
         tuple(
             name
             for name in shown
-            if DIRECTORY not in kinds[name] and _LANCE_VERSIONS not in kinds[name]
+            if not {DIRECTORY, _LANCE_VERSIONS} & {*kinds[name]} and not _is_unfinished(kinds[name])
         ),
+    )
+
+
+def _is_unfinished(names: Sequence[str]) -> bool:
+    """Whether folders are those of a table that is being made, or never was: leaves, and at most
+    files of a manifest.
+    """
+    return bool(names) and all(
+        name == DIRECTORY or LEAF_DIRECTORY.fullmatch(name) for name in names
     )
 
 
@@ -57,6 +73,15 @@ def holds_anything(location: Location) -> bool:
     if location.is_local:
         return _path(location).exists()
     return bool(Folder(location).files())
+
+
+def is_unfinished(location: Location) -> bool:
+    """Whether all that is in a folder was left by writers that died before they made a table.
+
+    Vacuum removes it, once there is one.
+    """
+    paths = [file.path.split("/") for file in Folder(location).files()]
+    return all(len(path) > 1 for path in paths) and _is_unfinished([path[0] for path in paths])
 
 
 def is_empty(location: Location) -> bool:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import lance
 import pyarrow as pa
 
-from phalanx.errors import CommitConflict, PhalanxError
+from phalanx.errors import CommitConflict, PartialWrite, PhalanxError, StorageFailure
 from phalanx.model.binding import bind
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.storage import creation, leaf
@@ -232,28 +232,37 @@ class WriteJob(Guarded):
         if self.done is not None:
             return Committed(0, 0, 0, self.done, is_repeated=True)
         with told(f"commit to {self.root}"):
-            if self.new is None:
-                return self._commit(tasks, removed, read)
-            return self._created()._commit_first(tasks)
+            if self.new is not None:
+                return self._create(self.new, tasks)
+            manifest = Manifest.open(self.root) if self.hive is None else self._unchanged()
+            return self._commit(manifest, tasks, removed, read)
 
-    def _created(self) -> WriteJob:
-        """The same job on the table that it has made by now."""
-        assert self.new is not None
-        properties = properties_of(dict(self.new), self.root.uri)
-        made = creation.create(self.root, properties, with_head=self.mode == "strong")
-        return replace(self, new=None, version=made.version)
-
-    def _commit_first(self, tasks: Sequence[TaskFiles]) -> Committed:
-        done = self._commit(tasks, (), ())
-        if self.mode == "strong" and done.snapshot is None:
-            # Also a table without rows has a history.
-            begin_history(Manifest.open(self.root))
+    def _create(self, new: tuple[tuple[str, str], ...], tasks: Sequence[TaskFiles]) -> Committed:
+        """Make the table with the rows of the job: nobody sees it without them."""
+        properties = properties_of(dict(new), self.root.uri)
+        try:
+            with creation.being_created(
+                self.root, properties, with_head=self.mode == "strong"
+            ) as manifest:
+                job = replace(self, new=None, version=manifest.version)
+                done = job._commit(manifest, tasks, (), ())
+                if self.mode == "strong" and done.snapshot is None:
+                    # Also a table without rows has a history.
+                    begin_history(manifest)
+        except PartialWrite as error:
+            raise StorageFailure(
+                f"Cannot create {self.root}: a partition could not be written. Nothing of the "
+                f"table is there. {error.__cause__ or ''}".rstrip()
+            ) from error
         return done
 
     def _commit(
-        self, tasks: Sequence[TaskFiles], removed: Sequence[LeafWrite], read: Sequence[Reading]
+        self,
+        manifest: LeafListing,
+        tasks: Sequence[TaskFiles],
+        removed: Sequence[LeafWrite],
+        read: Sequence[Reading],
     ) -> Committed:
-        manifest = Manifest.open(self.root) if self.hive is None else self._unchanged()
         base = self._base(manifest)
         arrived = ArrivedFiles.of(self.root, NewLeaves(self.id), tasks)
         snapshot: int | None = None
@@ -288,7 +297,7 @@ class WriteJob(Guarded):
         if arrived is None:
             return Committed(0, 0, 0, snapshot, is_repeated)
         if isinstance(manifest, Manifest):
-            remove_unlisted(Manifest.open(self.root), arrived.new_locations)
+            remove_unlisted(manifest.latest(), arrived.new_locations)
         if is_repeated:
             return Committed(0, 0, 0, snapshot, is_repeated=True)
         return Committed(arrived.rows, arrived.keys.num_rows, arrived.fragments, snapshot)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from phalanx.errors import PhalanxError
+from phalanx.errors import NotPartitioned, PhalanxError
 from phalanx.model.evolution import next_spec
 from phalanx.model.hive_properties import HiveProperties
 from phalanx.model.partition_by import PartitionBy
 from phalanx.model.schema import Schema
+from phalanx.model.stored_json import TEXT, check_object, parse
 from phalanx.storage import creation, hive_creation
 from phalanx.storage.failures import told
 from phalanx.storage.hive_root import open_root
 from phalanx.storage.leaf import check_storable
 from phalanx.storage.leaf_listing import LeafListing
 from phalanx.storage.location import Location
+from phalanx.storage.manifest import Manifest
 from phalanx.storage.naming import new_salt
-from phalanx.storage.properties import EXPRESSIONS, NAMESPACE, Properties
+from phalanx.storage.properties import EXPRESSIONS, NAMESPACE, Properties, properties_of
 from phalanx.table import strong
 from phalanx.table.jobs import APPEND, WriteJob
 from phalanx.table.table import Table
@@ -45,10 +49,6 @@ def create(
     `checksums` it is written down what each file holds, for `Table.verify` to compare; see
     `Table.set_checksums` for what that costs.
     """
-    if transaction not in ("weak", "strong"):
-        raise PhalanxError(
-            f"Cannot create a table with transaction={transaction!r}: expected 'weak' or 'strong'."
-        )
     if layout not in LAYOUTS:
         raise PhalanxError(
             f"Cannot create a table with layout={layout!r}: expected {NAMESPACE!r}, the newest "
@@ -76,18 +76,63 @@ def create_for_rows(
     return Table(creation.create(location, properties, with_head=transaction == "strong"))
 
 
-def begin_creation(
-    location: Location,
-    schema: pa.Schema,
-    partition_by: PartitionBy,
-    transaction: str,
-    operation: str = APPEND,
-    where: str = "true",
-    marker: str | None = None,
-) -> WriteJob:
-    """A write of the first rows of a table, which appears when they are committed."""
-    properties = _properties(location, schema, partition_by, transaction)
-    return WriteJob.begin_new(location, properties, operation, where, marker)
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """A table of the newest format that is not there yet: it is made with its first rows."""
+
+    location: Location
+    properties: Properties
+
+    @classmethod
+    def of(
+        cls, location: Location, schema: pa.Schema, partition_by: PartitionBy, transaction: str
+    ) -> NewTable:
+        """The table with these columns, partitions and mode."""
+        return cls(location, _properties(location, schema, partition_by, transaction))
+
+    @classmethod
+    def from_json(cls, location: Location, text: str) -> NewTable:
+        """The table, as `to_json` wrote it down."""
+        what = f"the properties of the new table {location}"
+        said = parse(text, what)
+        check_object(said, what, dict.fromkeys(said if isinstance(said, dict) else (), TEXT))
+        properties = properties_of(said, location.uri)
+        check_storable(properties.schema)
+        return cls(location, properties)
+
+    def to_json(self) -> str:
+        """Its properties."""
+        return json.dumps(self.properties.to_metadata())
+
+    @property
+    def table(self) -> Table:
+        """The table without rows as it will be, which nobody else sees."""
+        staged = creation.staged_manifest(self.location, self.properties)
+        return Table(Manifest(self.location, staged))
+
+    def begin(
+        self, operation: str = APPEND, where: str = "true", marker: str | None = None
+    ) -> WriteJob:
+        """A write of the first rows; the table appears when they are committed."""
+        return WriteJob.begin_new(self.location, self.properties, operation, where, marker)
+
+    def create(self) -> Table:
+        """Make it without rows."""
+        is_strong = self.properties.mode == "strong"
+        with creation.being_created(
+            self.location, self.properties, with_head=is_strong
+        ) as manifest:
+            strong.begin_history(manifest)
+        return Table(Manifest.open(self.location))
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was made: this table, and no other in its place."""
+        try:
+            found = Manifest.open(self.location)
+        except NotPartitioned:
+            return False
+        return found.properties.salt == self.properties.salt
 
 
 def _properties(
@@ -98,6 +143,10 @@ def _properties(
     layout: str = NAMESPACE,
     checksums: bool = False,
 ) -> Properties:
+    if transaction not in ("weak", "strong"):
+        raise PhalanxError(
+            f"Cannot create a table with transaction={transaction!r}: expected 'weak' or 'strong'."
+        )
     numbered = Schema.of(schema)
     check_storable(numbered)
     spec = next_spec(partition_by, numbered, {}, drafted=layout == EXPRESSIONS)

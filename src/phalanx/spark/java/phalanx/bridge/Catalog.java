@@ -4,7 +4,12 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import java.util.TreeSet;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -22,6 +27,7 @@ import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Tuple2;
 
 /** A folder of tables, and of folders with tables: {@code spark.sql.catalog.<name>.root}. */
 public final class Catalog implements StagingTableCatalog, SupportsNamespaces, FunctionCatalog {
@@ -36,8 +42,38 @@ public final class Catalog implements StagingTableCatalog, SupportsNamespaces, F
                     "Cannot use the catalog " + given + ": its classes are for another version of"
                             + " Spark. Leave spark.jars to phalanx.spark.configure.");
         }
+        checkSettings(given, options.asCaseSensitiveMap());
         name = given;
         tables = new Tables(given, options);
+    }
+
+    /**
+     * Refuses settings of a session that differ from those that the application began with: a
+     * session of somebody else, as a client of Connect, would send the credentials of a catalog
+     * wherever it says. A catalog that only the session names is the session's own.
+     */
+    private static void checkSettings(String name, Map<String, String> options) {
+        String prefix = "spark.sql.catalog." + name;
+        Map<String, String> begun = new HashMap<>();
+        boolean isOwn = true;
+        for (Tuple2<String, String> each : SparkEnv.get().conf().getAll()) {
+            if (each._1().startsWith(prefix + ".")) {
+                begun.put(each._1().substring(prefix.length() + 1), each._2());
+            }
+            isOwn &= !each._1().equals(prefix) && !each._1().startsWith(prefix + ".");
+        }
+        if (isOwn || begun.equals(options)) {
+            return;
+        }
+        Set<String> changed = new TreeSet<>(begun.keySet());
+        changed.addAll(options.keySet());
+        changed.removeIf(key -> Objects.equals(begun.get(key), options.get(key)));
+        throw new Tables.Refused(
+                String.format(
+                        "Cannot use the catalog %s: the session has changed %s.%s, which was set"
+                                + " when the application began. Undo that, or define a catalog"
+                                + " under a name of your own.",
+                        name, prefix, String.join(", " + prefix + ".", changed)));
     }
 
     @Override

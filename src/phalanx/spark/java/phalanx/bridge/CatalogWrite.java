@@ -100,7 +100,7 @@ final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reade
         Builder(WritableTable table, LogicalWriteInfo info) {
             this.table = table;
             this.info = info;
-            this.options = table.options(info.options());
+            this.options = table.writeOptions(info.options());
         }
 
         @Override
@@ -138,7 +138,7 @@ final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reade
                 options.put(DISTRIBUTION, "none");
             }
             return new CatalogWrite(
-                    write(options), write(table.options(info.options())), clusters, orders);
+                    write(options), write(table.writeOptions(info.options())), clusters, orders);
         }
 
         private RowWrite write(Map<String, String> options) {

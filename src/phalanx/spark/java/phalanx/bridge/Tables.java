@@ -18,7 +18,7 @@ final class Tables {
     private static final String STORAGE = "storage.";
     private static final String PATH = "path";
     private static final Set<String> OF_THE_CATALOG =
-            Set.of(PATH, "storage_options", "trust_locations");
+            Set.of(PATH, "storage_options", "trust_locations", "new_table");
 
     private final String catalog;
     private final String root;

@@ -27,6 +27,7 @@ import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A table of a catalog, to read and to write. */
 class WritableTable extends CatalogTable
@@ -82,6 +83,11 @@ class WritableTable extends CatalogTable
                         && type instanceof DecimalType to
                         && to.scale() == from.scale()
                         && to.precision() > from.precision();
+    }
+
+    /** The options of a write, and where the table is. */
+    Map<String, String> writeOptions(CaseInsensitiveStringMap given) {
+        return options(given);
     }
 
     @Override
@@ -174,7 +180,15 @@ class WritableTable extends CatalogTable
         }
 
         private Tables.Question ours() {
-            return question().with("staged", loaded.get("staged").asText());
+            return question().with("new", loaded.get("new")).with("staged", loaded.get("staged"));
+        }
+
+        /** In an object store the commit of the rows makes the table. */
+        @Override
+        Map<String, String> writeOptions(CaseInsensitiveStringMap given) {
+            Map<String, String> options = super.writeOptions(given);
+            options.putAll(texts(loaded.get("new")));
+            return options;
         }
 
         @Override
