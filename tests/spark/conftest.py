@@ -20,6 +20,7 @@ from processes import JAVA_OPTIONS
 
 LOCAL = "local[2, 3]"
 CLUSTER = "local-cluster[2,1,1024]"
+TOKEN = "words that nobody sees"
 MASTER = os.environ.get("PHALANX_TEST_MASTER", LOCAL)
 
 
@@ -34,6 +35,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.session.timeZone": "America/New_York",
         "spark.driver.memory": "1g",
+        # A catalog of whoever runs the application.
+        "spark.sql.catalog.operators": "phalanx.bridge.Catalog",
+        "spark.sql.catalog.operators.root": str(tmp_path_factory.mktemp("operators")),
+        "spark.sql.catalog.operators.storage.token": TOKEN,
         # Derby writes its log there.
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={tmp_path_factory.mktemp('derby')}",
