@@ -35,14 +35,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.session.timeZone": "America/New_York",
         "spark.driver.memory": "1g",
-        # A catalog of whoever runs the application.
-        "spark.sql.catalog.operators": "phalanx.bridge.Catalog",
-        "spark.sql.catalog.operators.root": str(tmp_path_factory.mktemp("operators")),
-        "spark.sql.catalog.operators.storage.token": TOKEN,
         # Derby writes its log there.
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={tmp_path_factory.mktemp('derby')}",
     }
+    if MASTER != "python":
+        # A catalog of whoever runs the application; it needs the classes in Java.
+        settings |= {
+            "spark.sql.catalog.operators": "phalanx.bridge.Catalog",
+            "spark.sql.catalog.operators.root": str(tmp_path_factory.mktemp("operators")),
+            "spark.sql.catalog.operators.storage.token": TOKEN,
+        }
     builder = SparkSession.builder.appName("tests")
     match MASTER:
         case "connect":
