@@ -210,7 +210,9 @@ def _check_type(field: pa.Field, kind: str) -> None:
     elif kind == "LABEL_LIST":
         fits, expected = pt.is_list(given) or pt.is_large_list(given), "a list"
     else:
-        fits, expected = not pt.is_nested(given), "a column of single values"
+        # Lance makes none of a dictionary.
+        fits = not (pt.is_nested(given) or pt.is_dictionary(given))
+        expected = "a column of single values, and no dictionary"
     if not fits:
         raise PhalanxError(
             f"Cannot make an index of the kind {kind} on column {field.name!r} ({given}): expected "

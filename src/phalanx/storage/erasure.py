@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
-from lance import LanceDataset, LanceOperation
+from lance import LanceOperation
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata
 
 from phalanx.errors import PhalanxError
+from phalanx.model.dictionaries import Unused, has_dictionaries
 from phalanx.model.evaluation import matches
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rows import plain_schema
 from phalanx.model.schema import Schema
-from phalanx.storage import compacting, leaf, staging
+from phalanx.storage import commits, compacting, leaf, staging
 from phalanx.storage.files import Folder, StoredFile
 from phalanx.storage.indexing import dropped
 from phalanx.storage.lance_schema import is_aligned, schema_of
@@ -29,7 +30,7 @@ from phalanx.storage.leaf_indexes import described
 from phalanx.storage.location import Location
 from phalanx.storage.reading import columns_read
 from phalanx.storage.reconcile import reconciled
-from phalanx.storage.scanning import batches_of
+from phalanx.storage.scanning import batches_of, count_of
 from phalanx.storage.steps import Step, reach
 from phalanx.storage.unlisted import name_of
 
@@ -40,8 +41,8 @@ _DATA = "data"
 class Held:
     """What a version of a leaf holds of the rows that match, deleted or not.
 
-    `fragments` are the numbers of the fragments that have some, `rows` how many they have, and
-    `files` their data files. `in_indexes` says that an index may have values of such rows, or of
+    `fragments` are the numbers of the fragments that have some, or values in dictionaries that may
+    be of some; `rows` are how many they have, and `files` their data files. `in_indexes` says that an index may have values of such rows, or of
     some that the version does not have any more.
     """
 
@@ -51,6 +52,8 @@ class Held:
     in_indexes: bool
     # All its data files.
     listed: frozenset[str] = frozenset()
+    # Whether it has no other rows, apart from deleted ones.
+    no_others: bool = False
 
     @property
     def anything(self) -> bool:
@@ -65,6 +68,7 @@ class Search:
     predicate: Predicate
     schema: Schema
     _rows: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+    _stray: dict[tuple[str, tuple[str, ...]], bool] = field(default_factory=dict)
     _versions: dict[tuple[str, int], Held] = field(default_factory=dict)
     _unlisted: dict[str, bool] = field(default_factory=dict)
 
@@ -82,17 +86,33 @@ class Search:
 
     def _looked_at(self, location: Location, version: int) -> Held:
         dataset = location.open_leaf(version)
+        fragments = dataset.get_fragments()
         found = [
             (fragment.fragment_id, rows, files_of(fragment.metadata))
-            for fragment in dataset.get_fragments()
+            for fragment in fragments
             if (rows := self._in_fragment(location, dataset, fragment))
         ]
+        stray = {
+            fragment.fragment_id
+            for fragment in fragments
+            if self._has_stray_values(location, dataset, fragment)
+        }
         return Held(
-            frozenset(number for number, *_ in found),
+            frozenset(stray.union(number for number, *_ in found)),
             sum(rows for _, rows, _ in found),
             frozenset(path for *_, files in found for path in files),
             self._in_indexes(dataset, {number for number, *_ in found}),
             frozenset(path for each in _all(dataset) for path in files_of(each)),
+            self._has_no_others(dataset, sum(rows for _, rows, _ in found)),
+        )
+
+    def _has_no_others(self, dataset: lance.LanceDataset, matching: int) -> bool:
+        if count_of(dataset) > matching:
+            return False
+        return not any(
+            _count(matches(self.predicate, batch)) < batch.num_rows
+            for fragment in dataset.get_fragments()
+            for batch in self._stored(dataset, fragment, deleted=False)
         )
 
     def _in_fragment(
@@ -104,17 +124,36 @@ class Search:
             self._rows[key] = sum(_count(matches(self.predicate, batch)) for batch in batches)
         return self._rows[key]
 
+    def _has_stray_values(
+        self, location: Location, dataset: lance.LanceDataset, fragment: lance.LanceFragment
+    ) -> bool:
+        """Whether dictionaries have values that no row has: nobody can tell whose they were."""
+        columns = [field.name for field in dataset.schema if has_dictionaries(field.type)]
+        key = location.uri, files_of(fragment.metadata)
+        if columns and key not in self._stray:
+            found = Unused()
+            for batch in batches_of(
+                dataset,
+                columns=columns,
+                fragments=[fragment],
+                with_row_id=True,
+                include_deleted_rows=True,
+            ):
+                found.add(batch)
+            self._stray[key] = found.any
+        return bool(columns) and self._stray[key]
+
     def _stored(
-        self, dataset: lance.LanceDataset, fragment: lance.LanceFragment
+        self, dataset: lance.LanceDataset, fragment: lance.LanceFragment, *, deleted: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a fragment as the table has them, the deleted ones included."""
+        """The rows of a fragment as the table has them, the deleted ones included or not."""
         plain = is_aligned(dataset, self.schema)
         batches = batches_of(
             dataset,
             columns=columns_read(self.predicate, self.schema) if plain else None,
             fragments=[fragment],
             with_row_id=True,
-            include_deleted_rows=True,
+            include_deleted_rows=deleted,
         )
         own = None if plain else schema_of(dataset)
         for batch in batches:
@@ -185,21 +224,20 @@ def clean(
     )
     if staged is not None:
         dataset = location.open_leaf(staged.version)
-    # Lance writes a fragment anew without its deleted rows, whatever its columns are.
-    results = [
-        compacting.compact(location, dataset.version, [each.id], leaf.ROWS_PER_FILE)
-        for each in _all(dataset)
-        if each.id in held.fragments
-    ]
-    if results:
+    chosen = [each.id for each in _all(dataset) if each.id in held.fragments]
+    if chosen and any(has_dictionaries(field.type) for field in dataset.schema):
+        # Lance would copy the dictionaries, with the values of rows that are gone.
+        dataset = location.open_leaf(staging.rewritten(location, dataset, chosen))
+    elif chosen:
+        # Lance writes a fragment anew without its deleted rows, whatever its columns are.
+        results = [
+            compacting.compact(location, dataset.version, [each], leaf.ROWS_PER_FILE)
+            for each in chosen
+        ]
         dataset = location.open_leaf(compacting.stage(location, dataset, results))
     if gone := dropped([index.name for index in described(dataset)], dataset):
-        dataset = LanceDataset.commit(
-            dataset,
-            LanceOperation.CreateIndex([], list(gone)),
-            read_version=dataset.version,
-            detached=True,
-            **location.write_options,
+        dataset = commits.commit(
+            location, dataset, LanceOperation.CreateIndex([], list(gone)), detached=True
         )
         reach(Step.VERSION_STAGED)
     after = {file for each in _all(dataset) for file in files_of(each)}

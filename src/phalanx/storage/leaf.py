@@ -16,6 +16,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from phalanx.errors import InvalidSchema
 from phalanx.model import arrow_json
+from phalanx.model.dictionaries import has_dictionaries, with_own_values
 from phalanx.model.field_ids import columns_of, walk
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.model.rows import plain_schema
@@ -167,6 +168,8 @@ def write(
     rows_per_file: int = ROWS_PER_FILE,
 ) -> tuple[FragmentMetadata, ...]:
     """Write the rows into files of the leaf that no version lists yet."""
+    if any(has_dictionaries(field.type) for field in rows.schema):
+        rows = pa.RecordBatchReader.from_batches(rows.schema, map(with_own_values, rows))
     written = write_fragments(
         rows, dataset, max_rows_per_file=rows_per_file, **location.write_options
     )

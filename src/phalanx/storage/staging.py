@@ -104,6 +104,13 @@ def emptied(location: Location, version: int) -> StagedVersion:
     return StagedVersion(_detached(location, dataset, change), 0, count_of(dataset))
 
 
+def rewritten(location: Location, dataset: lance.LanceDataset, fragments: list[int]) -> int:
+    """A version in which the rows of some fragments are in new files, written by us."""
+    chosen = [each.metadata for each in dataset.get_fragments() if each.fragment_id in fragments]
+    new = tuple(_renumbered(each) for each in copied_rows(location, dataset, chosen, dataset))
+    return _detached(location, dataset, Change(new, removed=tuple(fragments)))
+
+
 def copied_rows(
     target: Location,
     source: lance.LanceDataset,

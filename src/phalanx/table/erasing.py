@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UntrustedLocation
 from phalanx.model.binding import bind
-from phalanx.model.predicate import Predicate
-from phalanx.planning.pruning import prune
+from phalanx.model.dictionaries import has_dictionaries
+from phalanx.model.predicate import TRUE, Predicate
+from phalanx.planning.pruning import Pruning, prune
 from phalanx.planning.scan import OBJECT_ID, counted
 from phalanx.storage import head
 from phalanx.storage.debris import Debris
@@ -158,7 +159,7 @@ class _Found:
 
     leaves: Mapping[str, _Leaf]
     held: Mapping[str, Mapping[int, Held]]
-    # Listed partitions that match as a whole: their values are those of the rows.
+    # Listed partitions that match as a whole, or have no other rows: their values go too.
     whole: tuple[str, ...]
     # Whether files of the manifest have rows of partitions that match as a whole.
     in_manifest: bool
@@ -366,13 +367,12 @@ class _Erasure:
     def _found(self, manifest: Manifest) -> _Found:
         newest = head_of(manifest)
         assert newest is not None
-        pruning = prune(self.predicate, manifest.properties.specs, manifest.properties.schema)
+        schema, specs = manifest.properties.schema, manifest.properties.specs
         everything = with_dropped(manifest)
-        chosen = {
-            name
-            for leaves in everything.leaves(pruning).values()
-            for name in leaves.column(OBJECT_ID).to_pylist()
-        }
+        chosen = may_match = _names_in(everything, prune(self.predicate, specs, schema))
+        if any(has_dictionaries(field.type) for field in schema.arrow):
+            # Files may have dictionaries with values of other partitions.
+            chosen = _names_in(everything, prune(TRUE, specs, schema))
         listed = manifest.versions()
         locations = locations_of(everything, chosen)
         oldest = min((int(each["id"]) for each in snapshots_in(manifest)), default=0)
@@ -394,10 +394,10 @@ class _Erasure:
             for some in whole_partitions(everything, self.predicate).whole.values()
             for name in some.column(OBJECT_ID).to_pylist()
         }
+        # Nor do values stay of partitions in which nothing else is.
+        whole |= {name for name in may_match if self._is_emptied(leaves[name], held[name])}
         unpartitioned = {
-            f"v{number}{SEPARATOR}dataset"
-            for number, spec in manifest.properties.specs.items()
-            if not spec.fields
+            f"v{number}{SEPARATOR}dataset" for number, spec in specs.items() if not spec.fields
         }
         whole -= unpartitioned
         last = 0
@@ -419,6 +419,24 @@ class _Erasure:
             # Looked for where there is nothing else: all such files go in any case.
             not in_manifest and not last and self._holds_unlisted(manifest, leaves, held),
         )
+
+    def _is_emptied(self, leaf: _Leaf, held: Mapping[int, Held]) -> bool:
+        """Whether a partition has, or had when it was dropped, no rows but some that match."""
+        if leaf.current is None and leaf.object_id in self.dropped:
+            return True
+        if leaf.current is not None and not held[leaf.current].no_others:
+            return False
+        return any(each.rows for each in held.values()) or self._has_unlisted(leaf, held)
+
+    def _has_unlisted(self, leaf: _Leaf, held: Mapping[int, Held]) -> bool:
+        """Whether files in the folder of a leaf may hold a row that matches which it lists not."""
+        listed = {path for each in held.values() for path in each.listed}
+        found = [
+            file
+            for file in data_files(leaf.location)
+            if file.path.removeprefix("data/") not in listed
+        ]
+        return self.search.unlisted(leaf.location, found)
 
     def _held(self, leaves: list[_Leaf]) -> list[dict[int, Held]]:
         count = 0
@@ -488,14 +506,7 @@ class _Erasure:
             return True
 
         def look(leaf: _Leaf) -> bool:
-            versions = held[leaf.object_id].values()
-            listed = {path for each in versions for path in each.listed}
-            found = [
-                file
-                for file in data_files(leaf.location)
-                if file.path.removeprefix("data/") not in listed
-            ]
-            return self.search.unlisted(leaf.location, found)
+            return self._has_unlisted(leaf, held[leaf.object_id])
 
         if any(in_parallel(look, list(leaves.values()))):
             return True
@@ -545,6 +556,16 @@ class _Erasure:
         """Whether a snapshot has changed a leaf since the erasure."""
         entries = entries_of(manifest, leaf.object_id, self.snapshot or 0)
         return any(each.brings_rows for each in entries)
+
+
+def _names_in(manifest: Manifest, pruning: Pruning) -> set[str]:
+    """The object ids of the leaves that may hold a row that matches."""
+    return {name for each in manifest.leaves(pruning).values() for name in _names(each)}
+
+
+def _names(leaves: pa.Table) -> list[str]:
+    found: list[str] = leaves.column(OBJECT_ID).to_pylist()
+    return found
 
 
 def _read_until(
