@@ -36,7 +36,7 @@ SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 FLIPS = 6
 # So many cases of each table, and one of each kind of file; in `make test` always the same, by the
 # calls that matter most.
-CASES = 60 if SOAK else 16
+CASES = 40 if SOAK else 16
 FEW_CALLS = ("verify", "scan", "append")
 TABLES: dict[str, dict[str, Any]] = {
     "strong": {"transaction": "strong"},

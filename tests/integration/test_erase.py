@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -18,6 +19,7 @@ import phalanx
 from faults.deaths import failing_at
 from integration.shell import assert_fails, run, run_json
 from phalanx.storage.steps import Step
+from phalanx.table import erasing
 from phalanx.table.erasing import Erased
 
 SCHEMA = pa.schema([("k", pa.string()), ("name", pa.string()), ("n", pa.int64())])
@@ -346,3 +348,70 @@ def test_beside_other_writers(tmp_path: Path) -> None:
     # What the others were about to write when they were refused goes with the next one.
     table.erase(WHERE)
     check(table)
+
+
+def test_everything_goes_before_a_table_is_dropped(tmp_path: Path) -> None:
+    """Whoever drops a table leaves partitions that it adopted outside of its folder."""
+    for mode in ("weak", "strong"):
+        table = phalanx.create(tmp_path / mode, SCHEMA, ["k"])
+        leaf = tmp_path / f"{mode} outside"
+        lance.write_dataset(rows(("x", MARKER, 1), ("x", "bob", 2)), leaf)
+        table.adopt(leaf)
+        table.append(rows(("a", "dan", 3)))
+        table.set_mode(mode)
+        assert table.erase("true").partitions == 2
+        assert not any(path.is_file() for path in leaf.rglob("*"))
+        assert held(table) == []
+        assert "leftovers" not in [each.kind for each in table.health()]
+
+
+def test_others_that_are_always_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at everything takes longer than their next commit: only what they added is looked at."""
+    table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
+    table.append(rows(("a", MARKER, 1), ("a", "bob", 2), ("b", "dan", 3)))
+    other, move = phalanx.open(table.uri), erasing.move_horizon
+    found, looks, added = erasing._Erasure._found, Counter[str](), 0
+
+    def late(*given: Any, **options: Any) -> Any:
+        nonlocal added
+        if added < 45:
+            other.append(rows(("a" if added % 2 else "b", "eve", 100 + added)))
+            added += 1
+        return move(*given, **options)
+
+    def look(erasure: Any, manifest: Any) -> Any:
+        looks["all"] += 1
+        return found(erasure, manifest)
+
+    monkeypatch.setattr(erasing, "move_horizon", late)
+    monkeypatch.setattr(erasing._Erasure, "_found", look)
+    table.erase(WHERE)
+    check(table)
+    assert looks["all"] <= 5
+    assert len(held(table)) == 2 + 45
+
+
+def test_others_that_add_to_a_partition_while_it_is_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written anew is put on top of their change; only theirs is written anew then."""
+    table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
+    table.append(rows(("a", MARKER, 1), *(("a", "bob", n) for n in range(2, 50))))
+    table.create_index("name", "BTREE", min_rows=1)
+    other, clean, written = phalanx.open(table.uri), erasing.clean, list[int]()
+
+    def slow(*given: Any) -> Any:
+        done = clean(*given)
+        written.append(done.files_after)
+        if len(written) == 1:
+            other.append(rows(("a", MARKER, 100), ("a", "eve", 101)))
+        elif len(written) == 2:
+            other.append(rows(("a", "eve", 102)))
+        return done
+
+    monkeypatch.setattr(erasing, "clean", slow)
+    done = table.erase(WHERE)
+    check(table)
+    assert written == [1, 1, 0]
+    assert (done.live_rows, done.files_written) == (2, 2)
+    assert sorted(n for *_, n in held(table)) == [*range(2, 50), 101, 102]

@@ -122,9 +122,7 @@ def filled(store: Store, **options: Any) -> phalanx.Table:
 
 @pytest.mark.parametrize("mode", ["strong", "weak"])
 @pytest.mark.parametrize("before", ["", "deleted", "updated"])
-def test_values_of_all_kinds_are_gone(
-    store: Store, tmp_path: Path, mode: str, before: str
-) -> None:
+def test_values_of_all_kinds_are_gone(store: Store, tmp_path: Path, mode: str, before: str) -> None:
     table = filled(store, transaction=mode, checksums=True)
     if before == "deleted":
         table.delete("n = 13 AND k = 'a'")

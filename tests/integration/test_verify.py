@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -168,6 +169,12 @@ def test_vacuum_removes_checksums_with_their_files(tmp_path: Path) -> None:
 def test_the_hive_layout_has_no_checksums(tmp_path: Path) -> None:
     with pytest.raises(phalanx.PhalanxError, match="hive layout has none"):
         phalanx.create(tmp_path / "t", SCHEMA, ["k"], layout="hive", checksums=True)
+    table = made(tmp_path / "t", layout="hive")
+    with pytest.raises(phalanx.PhalanxError, match=r"hive layout has none.*upgrade\(\)"):
+        table.set_checksums()
+    said = str(table.verify())
+    assert re.search(r"Not looked at: the rows.*\n.*\d files without a checksum.*hive", said)
+    assert "Not looked at" not in str(table.verify(deep=True))
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────

@@ -208,6 +208,15 @@ class Cleaned:
     files_before: int
     files_after: int
 
+    def then(self, rest: Cleaned) -> Cleaned:
+        """This, and what was left to do when it was put on top of others' changes."""
+        return Cleaned(
+            rest.version,
+            self.removed + rest.removed,
+            self.files_before + rest.files_before,
+            self.files_after + rest.files_after,
+        )
+
 
 def clean(
     location: Location, version: int, held: Held, predicate: Predicate, schema: Schema

@@ -74,6 +74,7 @@ _FACTS = {
     "horizon": Rule("a time with its zone, or nothing", lambda x: not x or MOMENT.holds(x)),
     "time": MOMENT,
 }
+_EAGER_ATTEMPTS = 200
 # How far the clocks of two machines may be apart.
 CLOCK_MARGIN = timedelta(minutes=2)
 
@@ -303,11 +304,18 @@ def _stands(manifest: Manifest, snapshot: Mapping[str, Any], error: OSError) -> 
 
 
 def until_committed(
-    attempt: Callable[[], Result], manifest: Manifest, change: str = "the change"
+    attempt: Callable[[], Result],
+    manifest: Manifest,
+    change: str = "the change",
+    *,
+    eager: bool = False,
 ) -> Result:
-    """What the first attempt gives that no other commit overtakes; each must start afresh."""
+    """What the first attempt gives that no other commit overtakes; each must start afresh.
+
+    Who is `eager` tries again at once, and more often.
+    """
     try:
-        return until_won(attempt)
+        return until_won(attempt, _EAGER_ATTEMPTS, eager=True) if eager else until_won(attempt)
     except OSError as error:
         if not is_lost_race(error):
             raise

@@ -47,11 +47,14 @@ def settling() -> Iterator[None]:
         raise Unsettled(str(error)) from error
 
 
-def until_won(attempt: Callable[[], Result], attempts: int = _MOST_ATTEMPTS) -> Result:
+def until_won(
+    attempt: Callable[[], Result], attempts: int = _MOST_ATTEMPTS, *, eager: bool = False
+) -> Result:
     """The result of the first attempt that loses no race; every attempt must start afresh.
 
     After a lost race it waits for a random time, of as many attempts as were lost, more or less:
     that is long on a slow store and short on a fast one, and nobody waits until others are done.
+    Who is `eager` waits only as long as an attempt took: for whom others' commits are more work.
     """
     started = 0.0
 
@@ -62,6 +65,8 @@ def until_won(attempt: Callable[[], Result], attempts: int = _MOST_ATTEMPTS) -> 
 
     def wait(state: RetryCallState) -> float:
         took = time.monotonic() - started
+        if eager:
+            return random.uniform(0, took)
         return random.uniform(0, took * min(2**state.attempt_number, _LONGEST_WAIT))
 
     retrying = Retrying(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -25,7 +26,7 @@ from phalanx.model.dictionaries import has_dictionaries
 from phalanx.model.predicate import TRUE, Predicate
 from phalanx.planning.pruning import Pruning, prune
 from phalanx.planning.scan import OBJECT_ID, counted
-from phalanx.storage import head
+from phalanx.storage import head, staging
 from phalanx.storage.debris import Debris
 from phalanx.storage.dropped import DROPPED, dropped_leaves, leaving_leaves, with_dropped
 from phalanx.storage.erasure import (
@@ -196,6 +197,8 @@ class _Erasure:
         self.search = Search(self.predicate, manifest.properties.schema)
         self._cleaned: dict[tuple[str, int], Cleaned] = {}
         self._published: Manifest | None = None
+        # What was found in the newest manifest that was looked at after the erasure's commit.
+        self._looked_at: tuple[Manifest, _Found] | None = None
         self._checked: set[str] = set()
         self._manifest_files: dict[str, bool] = {}
         # What all attempts together have done.
@@ -210,11 +213,12 @@ class _Erasure:
         removed: list[Debris] = []
         snapshots: list[int] = []
         for _ in range(_MOST_ROUNDS):
-            if not head.until_committed(self._erase, self.manifest, "the erasure"):
+            if not head.until_committed(self._erase, self.manifest, "the erasure", eager=True):
                 break
             # Everything that was written until now must be older than what comes.
             time.sleep(_TICK if self.manifest.root.is_local else _TICK_OF_OBJECT_STORES)
-            fence = head.until_committed(self._expire, self.manifest, "the erasure")
+            self._looked_at = None
+            fence = head.until_committed(self._expire, self.manifest, "the erasure", eager=True)
             if fence is None:
                 continue
             root = Folder(self.manifest.root)
@@ -253,9 +257,8 @@ class _Erasure:
 
     def _expire(self) -> Fence | None:
         """Let the snapshots expire that read such rows; None if the newest does again."""
-        base = self._newest()
-        found = self._found(base)
-        if found.dirty or found.whole:
+        base, found = self._found_since()
+        if found is None or found.dirty or found.whole:
             return None
         newest = head_of(base)
         if newest is None:
@@ -269,6 +272,45 @@ class _Erasure:
         moment = datetime.now(UTC)
         moved = move_horizon(base, newest, over, moment, everything=found.in_manifest)
         return Fence(base, over, moved.horizon, base.version + 1 if found.in_manifest else 0)
+
+    def _found_since(self) -> tuple[Manifest, _Found | None]:
+        """The newest manifest, and what was found; None if others have brought something since.
+
+        What they committed since the last look alone is looked at: a look at everything takes
+        longer than they need for the next commit. Main branches have followed the erasure, and
+        what is committed on top of it has none of the rows.
+        """
+        if self._looked_at is None:
+            base = self._newest()
+            self._looked_at = base, self._found(base)
+            return self._looked_at
+        before, found = self._looked_at
+        base = self.manifest.latest()
+        then, newest = head_of(before), head_of(base)
+        known = None if then is None else (then.epoch, then.epoch, then.horizon)
+        if (
+            then is None
+            or newest is None
+            or (base.properties.epoch, newest.epoch, newest.horizon) != known
+        ):
+            # Others changed more than rows.
+            self._looked_at = None
+            return self._found_since()
+        since = then.sequence
+        new = {
+            (each.object_id, each.entry.version)
+            for each in changes_between(base, since, newest.sequence)
+            if each.entry.version is not None
+        }
+        locations = locations_of(with_dropped(base), {name for name, _ in new})
+        held = in_parallel(
+            lambda each: self.search.version(locations[each[0]], each[1]),
+            [each for each in new if each[0] in locations],
+        )
+        if any(each.anything for each in held):
+            return base, None
+        self._looked_at = base, found
+        return base, found
 
     def _newest(self) -> Manifest:
         """The newest manifest, which the leaves' main branches show."""
@@ -303,10 +345,7 @@ class _Erasure:
             assert leaf.current is not None
             key = name, leaf.current
             if key not in self._cleaned:
-                held = found.held[name][leaf.current]
-                self._cleaned[key] = clean(
-                    leaf.location, leaf.current, held, self.predicate, self.search.schema
-                )
+                self._cleaned[key] = self._clean(leaf, leaf.current, found.held[name])
             made = self._cleaned[key]
             version = LeafVersion(name, made.version, "delete+rewrite", 0, made.removed)
             return version, made
@@ -319,6 +358,18 @@ class _Erasure:
         self.done += [each for _, each in made]
         self.dropped |= set(found.whole)
         self.live_dropped += live
+
+    def _clean(self, leaf: _Leaf, current: int, held: Mapping[int, Held]) -> Cleaned:
+        """A version without the rows that match; if others were first, only their rest is done."""
+        schema, location = self.search.schema, leaf.location
+        earlier = [number for name, number in self._cleaned if name == leaf.object_id]
+        if earlier:
+            before = self._cleaned[leaf.object_id, earlier[-1]]
+            with suppress(CommitConflict):
+                version = staging.rebase(location, earlier[-1], before.version, current)
+                rest = self.search.version(location, version)
+                return before.then(clean(location, version, rest, self.predicate, schema))
+        return clean(location, current, held[current], self.predicate, schema)
 
     def _opened(self, found: _Found) -> list[Any]:
         leaves = [found.leaves[name] for name in found.whole]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from phalanx.errors import PhalanxError
 from phalanx.model.indexes import IndexSpec
 from phalanx.planning.rewrite import RewritePlan
 from phalanx.planning.rewrite_options import rewrite_options
@@ -76,6 +77,11 @@ class Upkeep(HeldTable):
         partition of a small one; in an object store it is two or three more requests for each
         file. Reads cost nothing more. With False what was written stays, and nothing is added.
         """
+        if isinstance(self._manifest, HiveRoot):
+            raise PhalanxError(
+                f"Cannot set the checksums of {self.uri}: the hive layout has none. Make it a "
+                "table of the newest format with upgrade() first."
+            )
         return checksumming.set_checksums(self._writable, enabled)
 
     @tells("plan a rewrite of")

@@ -132,7 +132,15 @@ class Verified(Sequence[Damage]):
         if self.rows is not None:
             looked.append(counted(self.rows, "row"))
         verdict = "all is well" if not self.findings else counted(len(self.findings), "finding")
-        return "\n".join([*map(str, self.findings), f"{verdict}: {', '.join(looked)}"])
+        lines = [*map(str, self.findings), f"{verdict}: {', '.join(looked)}"]
+        if self.rows is None:
+            lines.append("Not looked at: the rows (deep).")
+        if without := self.files - self.checksums:
+            lines.append(
+                f"{counted(without, 'file')} without a checksum: another value in one would not be "
+                "noticed (set_checksums; the hive layout has none)."
+            )
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
