@@ -95,6 +95,10 @@ class Worker:
         assert len(dict(pairs)) == len(pairs), self.number
         return dict(pairs)
 
+    def stored(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.table.scan(self.where).to_arrow().to_pylist()
+        return found
+
     def check(self) -> None:
         """The rows of this thread are what it has written, no more and no less."""
         assert self.held() == self.rows, self.number
@@ -128,7 +132,8 @@ class Worker:
         brought = self.fresh(1) | dict.fromkeys(self.some(), 7)
         self.wanted |= brought
         done = self.table.merge(rows(self.number, brought, self.table.schema), on="id")
-        assert (done.inserted, done.updated) == (1, len(brought) - 1)
+        told = (done.inserted, done.updated)
+        assert told == (1, len(brought) - 1), (brought, self.rows, self.stored())
 
     def overwrite(self) -> None:
         self.wanted = new = self.fresh(2)

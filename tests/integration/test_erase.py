@@ -366,7 +366,7 @@ def test_everything_goes_before_a_table_is_dropped(tmp_path: Path) -> None:
 
 
 def test_others_that_are_always_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at everything takes longer than their next commit: only what they added is looked at."""
+    """A look at everything takes longer than their next commit: only that is looked at."""
     table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
     table.append(rows(("a", MARKER, 1), ("a", "bob", 2), ("b", "dan", 3)))
     other, move = phalanx.open(table.uri), erasing.move_horizon

@@ -42,8 +42,8 @@ class Held:
     """What a version of a leaf holds of the rows that match, deleted or not.
 
     `fragments` are the numbers of the fragments that have some, or values in dictionaries that may
-    be of some; `rows` are how many they have, and `files` their data files. `in_indexes` says that an index may have values of such rows, or of
-    some that the version does not have any more.
+    be of some; `rows` are how many they have, and `files` their data files. `in_indexes` says that
+    an index may have values of such rows, or of some that the version does not have any more.
     """
 
     fragments: frozenset[int]
