@@ -192,7 +192,7 @@ def _fenced(manifest: Manifest, moment: datetime) -> Fence:
         moved = move_horizon(published, newest, over, moment)
         return Fence(published, over, moved.horizon)
 
-    return head.until_committed(attempt, manifest)
+    return head.until_committed(attempt, manifest, "the vacuum", eager=True)
 
 
 def strong_debris(
