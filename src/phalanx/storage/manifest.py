@@ -160,13 +160,18 @@ class Manifest(LeafListing):
 
     def latest(self) -> Manifest:
         """The newest version; this one if nothing changed."""
-        newest = self._shared.newest or self
+        known = self._shared.newest
+        newest = known or self
         with suppress(OSError, ValueError):
             # A tag can move without the manifest.
             if newest.dataset.latest_version == newest.version and newest._tags_stand():
                 return newest
-        self._shared.newest = Manifest.open(self.root, newest, self._place)
-        return self._shared.newest
+        found = Manifest.open(self.root, newest, self._place)
+        now = self._shared.newest
+        # Another thread may have found a later one meanwhile.
+        if now is known or now is None or now.version < found.version:
+            self._shared.newest = found
+        return found
 
     @property
     def commit(self) -> str | None:

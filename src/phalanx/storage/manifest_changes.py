@@ -109,7 +109,11 @@ def completed(manifest: Manifest, rows: pa.Table) -> pa.Table:
 
 
 def change_properties(manifest: Manifest, properties: Properties) -> Manifest:
-    """Put other properties in place; `CommitConflict` if someone else changed them first."""
+    """Put other properties in place; `CommitConflict` if someone else changed them first.
+
+    They must have been made from those of this manifest, which Lance compares by its version.
+    """
+    assert properties.epoch == manifest.properties.epoch, "made from another manifest's properties"
     return put_properties(manifest, replace(properties, epoch=manifest.properties.epoch + 1))
 
 

@@ -49,8 +49,8 @@ def evolve(manifest: Manifest, partition_by: PartitionBy) -> tuple[Manifest, Par
     if spec.fields == start.spec.fields:
         return manifest, start.spec
     manifest = _prepared(manifest, lambda latest: add_columns(latest, spec.fields))
-    changed = dataclasses.replace(start, specs={**start.specs, spec.id: spec})
-    manifest = change_properties(manifest, changed)
+    specs = {**manifest.properties.specs, spec.id: spec}
+    manifest = change_properties(manifest, dataclasses.replace(manifest.properties, specs=specs))
     if manifest.properties.mode == "strong":
         return complete(manifest), spec
     _insert_spec_namespace(manifest)
@@ -119,14 +119,17 @@ def change_schema(
         manifest = finish(manifest)
         if repeated:
             return manifest
-    start = manifest.properties
-    changed = dataclasses.replace(change(start), pending=wanted)
+    # What cannot be done is refused before anything is written.
+    change(manifest.properties)
     check_leaves(manifest)
     manifest = _numbered(manifest)
-    wider = [field for spec in changed.specs.values() for field in spec.fields]
-    if changed.specs != start.specs:
+    changed = change(manifest.properties)
+    if changed.specs != manifest.properties.specs:
+        wider = [field for spec in changed.specs.values() for field in spec.fields]
         manifest = _prepared(manifest, lambda latest: widen_columns(latest, wider))
-    return finish(change_properties(manifest, changed))
+        # Others may have changed what leaves the epoch as it is.
+        changed = change(manifest.properties)
+    return finish(change_properties(manifest, dataclasses.replace(changed, pending=wanted)))
 
 
 def finish(manifest: Manifest) -> Manifest:

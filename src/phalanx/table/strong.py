@@ -200,8 +200,9 @@ def set_mode(manifest: Manifest, mode: str, *, returns: bool = False) -> Manifes
         _check_on_main(manifest)
         # What stands on a main branch past Phalanx is told before anything changes.
         manifest = publish(begin(manifest)[0])
-        change_properties(manifest, dataclasses.replace(manifest.properties, pending=_LEAVING))
-        manifest = complete(manifest)
+        if manifest.properties.mode == "strong":
+            leaving = dataclasses.replace(manifest.properties, pending=_LEAVING)
+            manifest = complete(change_properties(manifest, leaving))
     head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
     return manifest.latest()
 
@@ -242,6 +243,9 @@ def _left(manifest: Manifest, found: Head) -> Manifest:
     if found.epoch != manifest.properties.epoch:
         head.commit(manifest, found, [], "set_mode", epoch=manifest.properties.epoch)
     manifest = publish(manifest)
+    if manifest.properties.pending != _LEAVING:
+        # Another writer has completed it, and perhaps changed more since.
+        return manifest
     properties = dataclasses.replace(manifest.properties, mode="weak", pending=None, returns=False)
     try:
         return change_properties(manifest, properties)
