@@ -25,7 +25,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
-    "soak", parent=settings.get_profile("test"), max_examples=5000, derandomize=False
+    "soak", parent=settings.get_profile("test"), max_examples=1000, derandomize=False
 )
 settings.load_profile(os.environ.get("PHALANX_PROFILE", "test"))
 

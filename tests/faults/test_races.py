@@ -37,7 +37,7 @@ def race(tmp_path: Path) -> Race:
 
 @pytest.mark.parametrize("isolation", ["snapshot", "serializable"] if SOAK else ["snapshot"])
 def test_counters_are_exact(race: Race, isolation: str) -> None:
-    processes, each = (6, 100) if SOAK else (4, 8)
+    processes, each = (6, 40) if SOAK else (4, 8)
     table = create(race, KEYS, 0)
     run(
         race,
@@ -58,7 +58,7 @@ def test_counters_are_exact(race: Race, isolation: str) -> None:
 
 def test_counters_beside_vacuum(race: Race) -> None:
     """Old snapshots go while others commit and read."""
-    processes, each = (4, 40) if SOAK else (2, 4)
+    processes, each = (4, 20) if SOAK else (2, 4)
     table = create(race, KEYS, 0)
     run(
         race,
@@ -80,7 +80,7 @@ def test_counters_beside_vacuum(race: Race) -> None:
 @pytest.mark.parametrize("isolation", ["snapshot", "serializable"])
 def test_counters_beside_rewrites(race: Race, isolation: str) -> None:
     """Files are written anew while others add and remove rows of the same files."""
-    processes, each = (4, 40) if SOAK else (2, 5)
+    processes, each = (4, 20) if SOAK else (2, 5)
     table = create(race, KEYS, 0)
     run(
         race,
@@ -105,7 +105,7 @@ def test_counters_beside_rewrites(race: Race, isolation: str) -> None:
 def test_write_skew(race: Race, isolation: str) -> None:
     """Only `serializable` keeps one of each pair on; the checker sees whatever breaks that."""
     table = create(race, PAIRS, 1)
-    each = 60 if SOAK else 8
+    each = 30 if SOAK else 8
     run(
         race,
         *((toggle, (number, each, PAIRS, isolation)) for number in range(4)),

@@ -23,8 +23,8 @@ from processes import SERVER
 from spark.conftest import spark, uri  # noqa: F401
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
-PARTITIONS, FILES, ROWS = (50, 20, 100) if SOAK else (6, 6, 5)
-KILLS = 6 if SOAK else 1
+PARTITIONS, FILES, ROWS = (30, 12, 50) if SOAK else (6, 6, 5)
+KILLS = 3 if SOAK else 1
 
 
 def batches(table: phalanx.Table) -> Counter[str]:

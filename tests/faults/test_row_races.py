@@ -12,7 +12,7 @@ import phalanx
 from faults.row_racing import KEYS, SCHEMA, append, contents, drop, merge, rows, together, update
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
-TIMES = 40 if SOAK else 5
+TIMES = 20 if SOAK else 5
 LONGEST = 1200 if SOAK else 120
 
 

@@ -14,7 +14,7 @@ import phalanx
 from faults.streaming import kill, streaming
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
-BATCHES, KILLS = (100, 12) if SOAK else (6, 1)
+BATCHES, KILLS = (40, 6) if SOAK else (6, 1)
 _LONGEST = 300.0
 
 

@@ -317,7 +317,7 @@ def test_weak_writers_beside_changes_of_the_mode(tmp_path: Any) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(200 if SOAK else 8):
+        for _ in range(60 if SOAK else 8):
             for mode in ("strong", "weak"):
                 with suppress(CommitConflict):
                     table.set_mode(mode)

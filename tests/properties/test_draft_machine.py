@@ -66,6 +66,6 @@ class StrongDraftedMachine(_Drafted, StrongTableMachine):
 
 
 TestDraftedMachine = DraftedMachine.TestCase
-TestDraftedMachine.settings = settings(max_examples=400 if SOAK else 5, stateful_step_count=8)
+TestDraftedMachine.settings = settings(max_examples=80 if SOAK else 5, stateful_step_count=8)
 TestStrongDraftedMachine = StrongDraftedMachine.TestCase
-TestStrongDraftedMachine.settings = settings(max_examples=200 if SOAK else 3, stateful_step_count=8)
+TestStrongDraftedMachine.settings = settings(max_examples=40 if SOAK else 3, stateful_step_count=8)

@@ -460,7 +460,7 @@ def _all_versions(root: Path) -> dict[str, int]:
     return {str(each): lance.dataset(each).version for each in folders if "tree" not in each.parts}
 
 
-@settings(max_examples=1500 if SOAK else 30)
+@settings(max_examples=400 if SOAK else 30)
 @given(st.data())
 def test_namespaces_of_others(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -243,7 +243,7 @@ def expected(kind: str, left: JoinRows, right: JoinRows) -> Any:
     return counted(rows)
 
 
-@settings(max_examples=1000 if SOAK else 150)
+@settings(max_examples=500 if SOAK else 150)
 @given(
     both=sides(),
     on=st.sampled_from([["k"], ["j"], ["k", "j"], [("k", "k"), ("k", "k")]]),

@@ -58,7 +58,7 @@ def rows_of(values: list[tuple[float | None, str | None]], sizes: list[int]) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=1000 if SOAK else 80)
+@settings(max_examples=500 if SOAK else 80)
 @given(
     left=SIDES,
     right=SIDES,

@@ -280,7 +280,7 @@ def test_files_with_matching_rows_are_chosen(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=1000 if SOAK else 75)
+@settings(max_examples=500 if SOAK else 75)
 def test_fail_open_never_excludes(data: st.DataObject) -> None:
     """Whatever cannot be projected or evaluated is chosen, and nothing else changes."""
     given_rows = data.draw(stored())

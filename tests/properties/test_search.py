@@ -124,7 +124,7 @@ def distance(metric: str, one: list[float], other: list[float]) -> float:
     return 1 - product / lengths if lengths else math.nan
 
 
-@settings(max_examples=1000 if SOAK else 30)
+@settings(max_examples=200 if SOAK else 30)
 @given(
     case=st.sampled_from(CASES),
     query=st.lists(st.integers(0, 3), min_size=SIZE, max_size=SIZE),
@@ -164,7 +164,7 @@ def tokens(text: str | None) -> list[str]:
     return [token.text for token in lance.tokenize(text or "")]
 
 
-@settings(max_examples=300 if SOAK else 8)
+@settings(max_examples=60 if SOAK else 8)
 @given(
     words=st.lists(st.sampled_from([*WORDS, "nothing"]), min_size=1, max_size=3).map(" ".join),
     where=st.sampled_from(WHERES),

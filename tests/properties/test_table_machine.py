@@ -767,6 +767,6 @@ def _stopped(moment: datetime) -> type[datetime]:
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 TestTableMachine = TableMachine.TestCase
-TestTableMachine.settings = settings(max_examples=1000 if SOAK else 40, stateful_step_count=8)
+TestTableMachine.settings = settings(max_examples=200 if SOAK else 40, stateful_step_count=8)
 TestStrongTableMachine = StrongTableMachine.TestCase
-TestStrongTableMachine.settings = settings(max_examples=400 if SOAK else 10, stateful_step_count=8)
+TestStrongTableMachine.settings = settings(max_examples=80 if SOAK else 10, stateful_step_count=8)

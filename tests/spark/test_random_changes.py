@@ -16,7 +16,7 @@ from spark.lakes import lake_at, rows_of
 from spark.row_statements import ALL, Clause, Delete, Merge, Update
 from spark.test_row_changes import SCHEMA, TYPES, Row, rows
 
-EXAMPLES = 60 if os.environ.get("PHALANX_PROFILE") == "soak" else 2
+EXAMPLES = 20 if os.environ.get("PHALANX_PROFILE") == "soak" else 2
 # Statements on one table: each is seen by the next.
 STATEMENTS = 3
 

@@ -131,7 +131,7 @@ def framed(spark: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 # A smaller example takes minutes to find: only the soak looks for one.
-@settings(max_examples=200 if SOAK else 6, phases=set(Phase) - (set() if SOAK else {Phase.shrink}))
+@settings(max_examples=60 if SOAK else 6, phases=set(Phase) - (set() if SOAK else {Phase.shrink}))
 @given(both=sides(), pairs=st.booleans(), task_bytes=st.sampled_from([None, 10_000]))
 def test_joins_of_random_tables_are_sparks_own(
     spark: SparkSession,

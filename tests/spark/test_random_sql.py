@@ -23,7 +23,7 @@ FIELDS = [
 ]
 KEYS = ["id", "country", "n", "price", "d", "ts", "local", "name"]
 KINDS = ["JOIN", "LEFT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
-ROUNDS = 30 if os.environ.get("PHALANX_PROFILE") == "soak" else 3
+ROUNDS = 12 if os.environ.get("PHALANX_PROFILE") == "soak" else 3
 
 SETTINGS = {
     # Joins go by partitions.
