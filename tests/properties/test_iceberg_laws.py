@@ -20,12 +20,11 @@ from pyiceberg.types import FloatType, NestedField, UUIDType
 
 from phalanx.foreign.iceberg_manifests import _ranges, internal_values
 from phalanx.foreign.iceberg_schema import schema_of, specs_of
-from phalanx.model import engine
 from phalanx.model.binding import bind
 from phalanx.model.buckets import Bucket
+from phalanx.model.evaluation import holds
 from phalanx.model.masked_buckets import MaskedBucket
 from phalanx.model.predicate import Predicate
-from phalanx.model.rendering import to_datafusion
 from phalanx.model.schema import Schema as OurSchema
 from phalanx.model.spec import PartitionSpec as OurSpec
 from phalanx.planning.projection import inclusive
@@ -129,10 +128,8 @@ def _records(case: Case, values: pa.Table) -> list[Record]:
 def _held(predicate: Predicate, rows: pa.Table, sql: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """The rows that match, of which DuckDB says the same by the text."""
     columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
-    held = engine.evaluate_sql(to_datafusion(predicate), columns, rows.num_rows)
-    found: np.ndarray[Any, np.dtype[np.bool_]] = held.fill_null(False).to_numpy(
-        zero_copy_only=False
-    )
+    held = holds(predicate, columns, rows.num_rows)
+    found: np.ndarray[Any, np.dtype[np.bool_]] = held.to_numpy(zero_copy_only=False)
     judged = by_duckdb(rows, sql)
     assert judged is not None, sql
     assert judged.fill_null(False).to_pylist() == found.tolist(), sql

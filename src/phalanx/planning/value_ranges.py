@@ -90,6 +90,9 @@ def _leaf_may_hold(leaf: Predicate, known: ValueRange) -> bool:
             return known.low != known.high or known.low not in excluded
         case Like(prefix=prefix, negated=False, case_sensitive=True):
             return bool(known.low[: len(prefix)] <= prefix <= known.high[: len(prefix)])
+        case Like(prefix=prefix, negated=True, is_prefix_test=True):
+            # What is between two texts with a prefix has it too.
+            return not (known.low.startswith(prefix) and known.high.startswith(prefix))
     return True
 
 
