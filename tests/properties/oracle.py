@@ -268,7 +268,7 @@ def _far_moments(where: str, table: pa.Table) -> bool:
 
 
 def _as_doubles(where: str, table: pa.Table) -> bool:
-    """Beside a number such as 1e300 DuckDB compares large integers as doubles; here all are exact."""
+    """Beside 1e300 and the like DuckDB compares large integers as doubles; here all are exact."""
     if not re.search(r"\d[eE][-+]?\d", where):
         return False
     return re.search(r"\d{16,}", where) is not None or any(
