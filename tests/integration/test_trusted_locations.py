@@ -109,6 +109,10 @@ def test_shell(uri: str) -> None:
         assert "trust" in refused.stderr, name
         assert size(run_json(*command, "--trust-locations")) == 3, name
     assert run("explain", uri, "k = 'a'", "--trust-locations").exit_code == 0
+    refused = run("verify", uri)
+    assert refused.exit_code == 1
+    assert "trust" in refused.output
+    assert run("verify", uri, "--trust-locations").exit_code == 0
 
 
 def test_namespace(uri: str) -> None:

@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 from phalanx.cli import json_text
-from phalanx.cli.options import Output, OutputOption, StorageOptions, Uri, storage_options
+from phalanx.cli.options import (
+    Output,
+    OutputOption,
+    StorageOptions,
+    TrustLocations,
+    Uri,
+    storage_options,
+)
 from phalanx.cli.progress import counting_groups
 from phalanx.cli.tables import printable
 from phalanx.storage.location import Location
@@ -22,6 +29,7 @@ def verify(
     ] = False,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
+    trust_locations: TrustLocations = False,
 ) -> None:
     """Check that every file of every snapshot is there, and is what was written."""
     options = storage_options(storage_option)
@@ -30,7 +38,7 @@ def verify(
     if damaged:
         found = Verified(tuple(damaged), 0, 0, len(damaged), 0, len(damaged), None)
     else:
-        table = open_table(uri, storage_options=options)
+        table = open_table(uri, storage_options=options, trust_locations=trust_locations)
         with counting_groups("verifying", "partitions") as progress:
             found = table.verify(deep, progress=progress)
     if output is Output.JSON:

@@ -156,8 +156,8 @@ def check_storable(schema: Schema) -> None:
     for given, kept in zip(rows.schema, stored, strict=True):
         if given.type != kept.type:
             raise InvalidSchema(
-                f"Lance would store column {given.name!r} ({given.type}) as {kept.type}. "
-                "Use that type."
+                f"Lance would store column {given.name!r} ({given.type}) as {kept.type}: expected "
+                "a type that it keeps. Use another one, and no special encoding such as blob."
             )
 
 
