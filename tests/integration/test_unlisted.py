@@ -87,9 +87,18 @@ def test_deleted_rows(location: Location, many: bool) -> None:
         assert lance.dataset(location.uri, version=version).to_table().num_rows < 100_000
 
 
-def test_what_a_killed_writer_was_writing(location: Location) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "data/.tmpab4GBq",
+        "_versions/.tmpab4GBq",
+        "_versions/18446744073709551613.manifest#1",
+        "_versions/d9356658117394430836.manifest#2",
+    ],
+)
+def test_what_a_killed_writer_was_writing(name: str, location: Location) -> None:
     dataset = lance.write_dataset(ints(0), location.uri)
-    debris = Path(location.uri) / "data" / ".tmpab4GBq"
+    debris = Path(location.uri) / name
     debris.write_bytes(b"half a file")
     assert removed(location) == ["temporary"]
     assert not debris.exists()
@@ -108,9 +117,16 @@ def test_old_names_of_versions(location: Location) -> None:
     assert lance.dataset(location.uri).to_table()["n"][0].as_py() == 3
 
 
+def test_a_checksum_that_was_being_written() -> None:
+    checksum = "_phalanx_checksums/data/x.lance.json"
+    assert name_of(f"{checksum}#1") == name_of(checksum) == name_of("data/x.lance")
+
+
 @pytest.mark.parametrize(
     "path",
     [
+        "data/x.lance#1",
+        "_versions/notes#1",
         "_versions/latest_version_hint.json",
         "_versions/.tmp_5.manifest",
         "_refs/tags/one.json",

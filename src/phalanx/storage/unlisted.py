@@ -26,11 +26,14 @@ _KINDS = {
     "data": re.compile(r"data/(?P<name>[^/]+?)(?:\.lance|/[^/]+\.blob)"),
     "deletions": re.compile(r"_deletions/(?P<name>[0-9]+-[0-9]+-[0-9]+)\.(?:arrow|bin)"),
     "index": re.compile(r"_indices/(?P<name>[0-9a-f-]{36})/.+"),
-    # What Lance was writing to a local disk when its process was killed; no version lists it.
+    # What was being written to a local disk when its process was killed; no version lists it.
     "temporary": re.compile(
-        r"(?:data|_deletions|_versions|_transactions)/(?P<name>\.tmp[0-9A-Za-z]{6})"
+        r"(?P<name>(?:data|_deletions|_versions|_transactions)/\.tmp[0-9A-Za-z]{6}"
+        r"|_versions/d?[0-9]+\.manifest#[0-9]+)"
     ),
 }
+# At the end of names on a local disk, until the file is whole and gets its own.
+_STAGED = re.compile(r"#[0-9]+$")
 # Newer tables count their versions down, so that the newest is listed first.
 _COUNTED_DOWN = 20
 _LAST = 2**64 - 1
@@ -60,9 +63,9 @@ class Unlisted:
 def name_of(path: str) -> Name | None:
     """The name of a file, by its path in the table's folder; None for what is not known.
 
-    A checksum goes by the name of its file.
+    A checksum goes by the name of its file, also one that a killed writer has not renamed yet.
     """
-    path = checksums.file_of(path) or path
+    path = checksums.file_of(_STAGED.sub("", path)) or path
     for kind, pattern in _KINDS.items():
         if match := pattern.fullmatch(path):
             name = match["name"]
