@@ -15,6 +15,11 @@ def append_and_count(table: phalanx.Table, number: int) -> int:
     return table.scan("k = 'p'").count_rows()
 
 
+def count(table: phalanx.Table) -> int:
+    """How many rows a table has."""
+    return int(table.scan().count_rows())
+
+
 def numbers(read: Any) -> list[int]:
     """What a scan finds in column `n`, in order."""
     found: list[int] = read.to_arrow()["n"].to_pylist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 import phalanx
 from integration.shell import run, run_json
+from integration.spawning import count
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.list_(pa.float32(), 2))])
 WHERE = "k = 'a'"
@@ -43,14 +45,10 @@ def numbers(found: pa.Table) -> list[int]:
     return sorted(found.column("n").to_pylist())
 
 
-def count(table: phalanx.Table) -> int:
-    return int(table.scan().count_rows())
-
-
 def _elsewhere(table: phalanx.Table) -> int:
     """How many rows another process reads."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(count, (table,))
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(count, table).result()
 
 
 READS: dict[str, Callable[[phalanx.Table], Any]] = {
