@@ -269,9 +269,10 @@ def _far_moments(where: str, table: pa.Table) -> bool:
 
 def _as_doubles(where: str, table: pa.Table) -> bool:
     """Beside 1e300 and the like DuckDB compares large integers as doubles; here all are exact."""
-    if not re.search(r"\d[eE][-+]?\d", where):
+    plain = _CAST.sub("", where)
+    if not re.search(r"\d[eE][-+]?\d", plain):
         return False
-    return re.search(r"\d{16,}", where) is not None or any(
+    return re.search(r"\d{16,}", plain) is not None or any(
         pt.is_integer(column.type)
         and any(abs(value) >= 2**53 for value in column.drop_null().to_pylist())
         for column in table.columns
