@@ -18,7 +18,6 @@ from phalanx.planning.scan import LOCATION, OBJECT_ID
 from phalanx.storage.failures import is_panic
 from phalanx.storage.head import Head, head_of
 from phalanx.storage.history_rows import entries_of, leaves_changed, versions_at
-from phalanx.storage.lance_schema import ids_of
 from phalanx.storage.late_commits import FIRST_DETACHED, bring_back, is_later
 from phalanx.storage.location import Location
 from phalanx.storage.manifest import Manifest
@@ -226,37 +225,10 @@ def is_ours(manifest: Manifest, object_id: str, main: lance.LanceDataset, versio
     if known:
         return True
     made = mark_of(main, version)
-    if made is not None and made.table != Mark.of("main", manifest.properties).table:
+    if made is None or made.table != Mark.of("main", manifest.properties).table:
         return False
-    if made is not None and made.kind == "main":
-        return True
-    # A weak writer was late, and is told so; or nothing is lost with the version, whoever made it.
-    # What it came on top of must be ours.
-    harmless = made is not None or _moves_files_only(main, version)
-    return harmless and version > 1 and is_ours(manifest, object_id, main, version - 1)
-
-
-def _moves_files_only(main: lance.LanceDataset, version: int) -> bool:
-    """Whether a version has the rows of the one before it, in other files.
-
-    Lance compacts a leaf with an index by two commits that can carry no mark: the first only takes
-    numbers for the new fragments, which Lance has no name for in Python.
-    """
-    made = main.read_transaction(version)
-    operation = None if made is None else made.operation
-    is_rewrite = isinstance(operation, LanceOperation.Rewrite)
-    if not is_rewrite and type(operation) is not LanceOperation.BaseOperation:
-        return False
-    try:
-        before, after = main.checkout_version(version - 1), main.checkout_version(version)
-    except (OSError, ValueError):
-        return False
-    if ids_of(before) != ids_of(after) or before.schema != after.schema:
-        return False
-    if is_rewrite:
-        return before.count_rows() == after.count_rows()
-    old, new = ([each.metadata for each in some.get_fragments()] for some in (before, after))
-    return old == new
+    # A weak writer was late, and is told so; what it came on top of must be ours.
+    return made.kind == "main" or (version > 1 and is_ours(manifest, object_id, main, version - 1))
 
 
 def _was_vacuumed(manifest: Manifest) -> bool:
