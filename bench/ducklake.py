@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import phalanx.ducklake
 from bench.measure import Beside, Measured, cost, in_turns
-from phalanx.model.ducklake_transforms import DuckLakeBucket
+from phalanx.model.transforms.ducklake import DuckLakeBucket
 
 FILES = 1_000_000
 BUCKETS = 64

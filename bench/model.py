@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.measure import Growth, Measured, best, cost, faster
-from phalanx.model.binding import bind
-from phalanx.model.buckets import Bucket
-from phalanx.model.calendar_parts import Day, Month, Year
-from phalanx.model.evolution import next_spec
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.planning.pruning import prune
+from phalanx.model.predicates.binding import bind
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.model.transforms.buckets import Bucket
+from phalanx.model.transforms.calendar_parts import Day, Month, Year
+from phalanx.planning.pruning.prune import prune
 
 BUCKETS = 16
 

@@ -29,9 +29,9 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, NestedField, StringType
 
 from bench.measure import Beside, Measured, faster, in_turns
-from phalanx.model.evolution import next_spec
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.spec import PartitionSpec
 from phalanx.planning.rewrite import (
     RewriteDataFilesPlanner,
     RewriteOptions,

@@ -19,10 +19,10 @@ import pyarrow.dataset as pads
 import phalanx
 from bench.iceberg import iceberg_table
 from bench.measure import Growth, Measured, Memory, best, cost, faster
-from phalanx.model.partition_key import key_columns
-from phalanx.storage.manifest_changes import insert
-from phalanx.storage.naming import leaf_directory
-from phalanx.storage.partition_rows import new_partitions
+from phalanx.model.specs.partition_key import key_columns
+from phalanx.storage.manifest.changes import insert
+from phalanx.storage.manifest.partition_rows import new_partitions
+from phalanx.storage.state.naming import leaf_directory
 
 _TENANTS = 100
 _PARTITIONS = 100_000

@@ -25,13 +25,13 @@ from bench.lakes import LAKES
 from bench.measure import Beside, Growth, Measured, Rate, Shared, cost, in_turns, median
 from bench.storage import sample
 from bench.writer import few_rows, until_taken
-from phalanx.model.partition_key import key_columns
-from phalanx.storage import head, publishing, writing
-from phalanx.storage.head import LeafVersion
-from phalanx.storage.naming import leaf_directory
-from phalanx.storage.partition_rows import new_partitions
-from phalanx.table import strong
-from phalanx.table.staged import StagedChanges
+from phalanx.model.specs.partition_key import key_columns
+from phalanx.storage.commit import head, publishing, writing
+from phalanx.storage.commit.head import LeafVersion
+from phalanx.storage.manifest.partition_rows import new_partitions
+from phalanx.storage.state.naming import leaf_directory
+from phalanx.table.transactions import strong_mode as strong
+from phalanx.table.transactions.strong_target import StagedChanges
 
 _TENANTS = 100
 _FEW_ROWS = 10_000

@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_MODULE = "src/phalanx/spark/bridge.py"
+_MODULE = "src/phalanx/spark/sql/bridge.py"
 
 
 class JarInWheel(BuildHookInterface):  # type: ignore[type-arg]
@@ -30,7 +30,7 @@ class JarInWheel(BuildHookInterface):  # type: ignore[type-arg]
         bridge = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(bridge)
         jar = bridge.compiled(self._folder())
-        build_data["force_include"][str(jar)] = f"phalanx/spark/jars/{jar.name}"
+        build_data["force_include"][str(jar)] = f"phalanx/spark/sql/jars/{jar.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """The wheel has it."""

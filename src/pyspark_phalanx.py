@@ -1,5 +1,5 @@
 """By this module Spark finds `format("phalanx")`: it imports all that are named like it."""
 
-from phalanx.spark.source import PhalanxSource as DefaultSource
+from phalanx.spark.source.source import PhalanxSource as DefaultSource
 
 __all__ = ["DefaultSource"]

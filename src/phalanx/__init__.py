@@ -21,7 +21,7 @@ from phalanx.errors import (
     UnknownSpec,
     UntrustedLocation,
 )
-from phalanx.model.partition_by import (
+from phalanx.model.specs.partition_by import (
     bucket,
     day,
     expression,
@@ -34,15 +34,15 @@ from phalanx.model.partition_by import (
 )
 
 # Where it is defined, `hash` would take the place of Python's own.
-from phalanx.model.partition_by import hashed as hash
-from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.table.feed import ChangeFeed
+from phalanx.model.specs.partition_by import hashed as hash
+from phalanx.model.specs.spec import PartitionField, PartitionSpec
+from phalanx.table.history.change_feed import ChangeFeed
+from phalanx.table.maintenance.upgrade import Upgrade
+from phalanx.table.maintenance.vacuum import Vacuumed
 from phalanx.table.opening import create, open
-from phalanx.table.scan import Scan
+from phalanx.table.read.scan import Scan
 from phalanx.table.table import Table
-from phalanx.table.transaction import Transaction
-from phalanx.table.upgrading import Upgrade
-from phalanx.table.vacuum import Vacuumed
+from phalanx.table.write.transaction import Transaction
 
 if TYPE_CHECKING:
     from phalanx import ducklake as ducklake

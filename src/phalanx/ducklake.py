@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-from phalanx.foreign.ducklake_plan import DuckLakePlan, PlannedFile
-from phalanx.foreign.ducklake_table import DuckLakeTable, open_table
+from phalanx.foreign.ducklake.plan import DuckLakePlan, PlannedFile
+from phalanx.foreign.ducklake.table import DuckLakeTable, open_table
 
 __all__ = ["DuckLakePlan", "DuckLakeTable", "PlannedFile", "open"]
 

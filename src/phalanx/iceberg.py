@@ -15,11 +15,11 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from phalanx.errors import PhalanxError, shown
-from phalanx.foreign.iceberg_deletes import IcebergDelete
-from phalanx.foreign.iceberg_plan import IcebergFile, IcebergPlan
-from phalanx.foreign.iceberg_rewrite import IcebergRewritten
-from phalanx.foreign.iceberg_rows import IcebergUnit
-from phalanx.foreign.iceberg_table import IcebergTable
+from phalanx.foreign.iceberg.deletes import IcebergDelete
+from phalanx.foreign.iceberg.plan import IcebergFile, IcebergPlan
+from phalanx.foreign.iceberg.rewrite import IcebergRewritten
+from phalanx.foreign.iceberg.rows import IcebergUnit
+from phalanx.foreign.iceberg.table import IcebergTable
 
 __all__ = [
     "IcebergDelete",

@@ -16,15 +16,16 @@ from typing import Any, NoReturn, TypeVar
 import lance_namespace as catalog
 
 from phalanx.errors import PhalanxError
-from phalanx.model.binding import bind
-from phalanx.model.predicate import TRUE
-from phalanx.storage.failures import Guarded, told
-from phalanx.storage.lance_schema import schema_of
-from phalanx.storage.late_commits import FIRST_DETACHED
-from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import SEPARATOR
-from phalanx.storage.objects import (
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.predicate import TRUE
+from phalanx.storage.commit.late_commits import FIRST_DETACHED
+from phalanx.storage.commit.publishing import shows
+from phalanx.storage.lance.failures import Guarded, told
+from phalanx.storage.lance.location import Location
+from phalanx.storage.lance.schema import schema_of
+from phalanx.storage.leaf.reading import LeafScan
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.storage.manifest.objects import (
     NAMESPACE,
     TABLE,
     Entry,
@@ -33,9 +34,8 @@ from phalanx.storage.objects import (
     find,
     runtime_properties,
 )
-from phalanx.storage.properties import format_properties
-from phalanx.storage.publishing import shows
-from phalanx.storage.reading import LeafScan
+from phalanx.storage.state.naming import SEPARATOR
+from phalanx.storage.state.properties import format_properties
 
 _STORAGE_OPTION = "storage."
 _TRUST = "trust_locations"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.arrow_json import type_from_json
-from phalanx.model.evolution import check_specs, next_spec
-from phalanx.model.partition_by import PartitionBy, PartitionTerm, expression, partition_terms
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.schema.arrow_json import type_from_json
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import check_specs, next_spec
+from phalanx.model.specs.partition_by import PartitionBy, PartitionTerm, expression, partition_terms
+from phalanx.model.specs.spec import PartitionSpec
 
 Json = dict[str, Any]
 TABLE = json.loads((Path(__file__).parents[2] / "conformance" / "evolution.json").read_text())

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from conformance.values import array_of, exact
-from phalanx.model.expression import Expression
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.model.transform import Transform
-from phalanx.planning.join import Compatibility, GroupKey, JoinSide, compatibility
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.model.transforms.expression import Expression
+from phalanx.model.transforms.transform import Transform
+from phalanx.planning.joins.compatibility import Compatibility, GroupKey, JoinSide, compatibility
 
 Json = dict[str, Any]
 CASES = json.loads((Path(__file__).parents[2] / "conformance" / "joins.json").read_text())["cases"]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from conformance.test_hashes import array_of
-from phalanx.model.expression import checked, parsed
+from phalanx.model.transforms.expression import checked, parsed
 
 CASES = json.loads(
     (Path(__file__).parents[2] / "conformance" / "md5_hashes.json").read_text(encoding="utf-8")

@@ -14,12 +14,12 @@ import pytest
 from datafusion import SessionConfig, SessionContext, udf
 
 from conformance.values import array_of
-from phalanx.model.arrow_json import type_from_json
-from phalanx.model.binding import bind
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.planning.pruning import Pruning, prune
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.schema.arrow_json import type_from_json
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.planning.pruning.prune import Pruning, prune
 
 Json = dict[str, Any]
 TABLE = json.loads((Path(__file__).parents[2] / "conformance" / "projections.json").read_text())

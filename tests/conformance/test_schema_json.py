@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from phalanx.errors import InvalidSchema
-from phalanx.model.arrow_json import type_from_json, type_to_json
-from phalanx.model.schema import Schema
+from phalanx.model.schema.arrow_json import type_from_json, type_to_json
+from phalanx.model.schema.schema import Schema
 
 CASES = json.loads((Path(__file__).parents[2] / "conformance" / "schema_json.json").read_text())
 

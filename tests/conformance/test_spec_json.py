@@ -9,8 +9,8 @@ import pytest
 from lance_namespace_urllib3_client.models import PartitionSpec as ClientSpec
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.spec import PartitionSpec
 
 Json = dict[str, Any]
 TABLE = json.loads((Path(__file__).parents[2] / "conformance" / "spec_json.json").read_text())

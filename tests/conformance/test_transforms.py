@@ -14,11 +14,11 @@ from datafusion import SessionContext
 
 from conformance.values import array_of, exact
 from phalanx.errors import InvalidSpec
-from phalanx.model.arrow_json import type_from_json
 from phalanx.model.murmur3 import murmur3
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.model.transforms import transform_from_json
+from phalanx.model.schema.arrow_json import type_from_json
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.model.transforms.registry import transform_from_json
 
 Json = dict[str, Any]
 TABLE = json.loads((Path(__file__).parents[2] / "conformance" / "transforms.json").read_text())

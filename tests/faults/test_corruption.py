@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from faults.corruption import (
+from faults.programs.damage_trials import (
     ABORTED,
     CALLS,
     HUNG,
@@ -30,7 +30,7 @@ from faults.corruption import (
     expect,
     tried,
 )
-from phalanx.storage.checksums import FOLDER
+from phalanx.storage.lance.checksums import FOLDER
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 FLIPS = 6

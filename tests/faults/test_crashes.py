@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from faults.crashing import Death, dying_at
-from phalanx.model.schema import Schema
+from faults.programs.lance_crashes import Death, dying_at
+from phalanx.model.schema.schema import Schema
 from properties.table_model import as_multiset, as_rows
 
 INNER = pa.struct([pa.field("c", pa.float32()), pa.field("d", pa.string(), nullable=False)])
@@ -264,7 +264,7 @@ def test_a_killed_process(template: Path, tmp_path: Path, name: str, moment: int
     root = copied(template, tmp_path, 0)
     script = (
         "import sys, phalanx\n"
-        "from faults.crashing import dying_at\n"
+        "from faults.programs.lance_crashes import dying_at\n"
         "from faults.test_crashes import CHANGES, SCHEMA_CHANGES\n"
         "root, name, moment = sys.argv[1:]\n"
         "with dying_at(int(moment), kill=True):\n"

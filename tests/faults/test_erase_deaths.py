@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from faults.deaths import counted, failing_at
+from faults.programs.fault_injection import counted, failing_at
 from integration.test_erase import LEFT, MARKER, SCHEMA, WHERE, held, holders, rows
-from phalanx.storage.steps import Step
+from phalanx.storage.lance.fault_points import Step
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 ROWS = [*LEFT, ("a", MARKER, 1), ("a", MARKER, 7), ("b", MARKER, 3)]

@@ -11,13 +11,13 @@ import lance
 import pytest
 
 import phalanx
-from faults.deaths import counted, killed_at
-from faults.history import anomalies
-from faults.racing import Race, count, create, recorded, run, versions_in
-from faults.strong_changes import CHANGES, make_template, rows
+from faults.programs.counter_race import Race, count, create, recorded, run, versions_in
+from faults.programs.fault_injection import counted, killed_at
+from faults.programs.history_checker import anomalies
+from faults.programs.strong_changes import CHANGES, make_template, rows
 from faults.test_strong_deaths import Rows, contents, rows_of
 from integration.expression_rows import leaf, pin, pins
-from phalanx.storage.steps import Step
+from phalanx.storage.lance.fault_points import Step
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 # After its rows, after its specs, and before what only tidies up.

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from faults.failing_store import FailingStore, Failure, Request, failing_s3
+from faults.programs.failing_store import FailingStore, Failure, Request, failing_s3
 from integration.stores import Store
 from phalanx.errors import StorageFailure, UnknownOutcome
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from faults.history import INITIAL, Operation, Rule, Transaction, anomalies, read, write
+from faults.programs.history_checker import (
+    INITIAL,
+    Operation,
+    Rule,
+    Transaction,
+    anomalies,
+    read,
+    write,
+)
 
 
 def transaction(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import phalanx
 from phalanx.errors import PhalanxError
 
-_SCRIPT = Path(__file__).with_name("importing.py")
+_SCRIPT = Path(__file__).parent / "programs" / "import_driver.py"
 _FILES = 9
 _ROWS = 50
 _LONGEST = 300

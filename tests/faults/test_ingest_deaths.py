@@ -17,7 +17,7 @@ import pytest
 import phalanx
 from phalanx.errors import PhalanxError
 
-_SCRIPT = Path(__file__).with_name("ingesting.py")
+_SCRIPT = Path(__file__).parent / "programs" / "ingest_driver.py"
 _FILES = 7
 _ROWS = 50
 _LONGEST = 300

@@ -9,8 +9,7 @@ from pathlib import Path
 import lance
 import pytest
 
-from faults.history import Rule, anomalies
-from faults.racing import (
+from faults.programs.counter_race import (
     Race,
     check_rows,
     count,
@@ -22,6 +21,7 @@ from faults.racing import (
     vacuum,
     versions_in,
 )
+from faults.programs.history_checker import Rule, anomalies
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 LONGEST = 1800 if SOAK else 240

@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import phalanx
-from faults import rewriting
-from faults.rewriting import create, executors, kill_workers, write
+from faults.programs import rewrite_driver as rewriting
+from faults.programs.rewrite_driver import create, executors, kill_workers, write
 from processes import SERVER
 from spark.conftest import spark, uri  # noqa: F401
 

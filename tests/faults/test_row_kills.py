@@ -17,7 +17,7 @@ import phalanx
 from integration.stores import Store
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.int32())])
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "programs"
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 pytestmark = pytest.mark.skipif(not SOAK, reason="minutes, in sessions of their own: make soak")
 
@@ -43,13 +43,13 @@ def running(table: phalanx.Table, scenario: str, folder: Path) -> subprocess.Pop
     folder.mkdir()
     faults = folder.parent / "faults.json"
     faults.write_text("{}")
-    paths = [str(HERE / "faulty_source"), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(HERE / "faulty_source"), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PHALANX_TEST_FAULTS": str(faults),
     }
-    script, root = str(HERE / "row_faults.py"), str(Path(table.uri).parent)
+    script, root = str(HERE / "sql_driver.py"), str(Path(table.uri).parent)
     with (folder.parent / "log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, script, root, scenario, str(folder)],

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 import phalanx
-from faults.row_racing import KEYS, SCHEMA, append, contents, drop, merge, rows, together, update
+from faults.programs.row_race import (
+    KEYS,
+    SCHEMA,
+    append,
+    contents,
+    drop,
+    merge,
+    rows,
+    together,
+    update,
+)
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 TIMES = 20 if SOAK else 5

@@ -16,12 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import phalanx
-from faults.spark_faults import FaultySource, frame, save
+from faults.programs.faulty_writer import FaultySource, frame, save
 from integration.stores import Store
 from spark.conftest import spark, uri  # noqa: F401
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
-SCRIPT = Path(__file__).with_name("spark_faults.py")
+SCRIPT = Path(__file__).parent / "programs" / "faulty_writer.py"
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 FIRST = [("a", 1), ("b", 2)]
 Row = tuple[str, int]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import phalanx
-from faults.streaming import kill, streaming
+from faults.programs.stream_driver import kill, streaming
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 BATCHES, KILLS = (40, 6) if SOAK else (6, 1)

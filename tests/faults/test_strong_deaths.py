@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 import pytest
 
 import phalanx
-from faults.deaths import counted, failing_at, killed_at
-from faults.strong_changes import CHANGES, Change, make_template, prepared
-from phalanx.storage.history_rows import snapshots_in
-from phalanx.storage.location import forget_session
-from phalanx.storage.steps import Step
+from faults.programs.fault_injection import counted, failing_at, killed_at
+from faults.programs.strong_changes import CHANGES, Change, make_template, prepared
+from phalanx.storage.commit.history_rows import snapshots_in
+from phalanx.storage.lance.fault_points import Step
+from phalanx.storage.lance.location import forget_session
 
 Rows = Counter[tuple[Any, ...]]
 Contents = tuple[tuple[str, ...], Rows]

@@ -11,8 +11,8 @@ import pytest
 from lance_namespace import CreateNamespaceRequest
 
 import phalanx
-from faults.upgrading import killed_at
-from phalanx.storage.hive_files import PROPERTIES_FILE
+from faults.programs.upgrade_driver import killed_at
+from phalanx.storage.hive.files import PROPERTIES_FILE
 from properties.table_model import as_multiset
 
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.string()), ("n", pa.int64())])

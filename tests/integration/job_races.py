@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 import phalanx
-from phalanx.table.job_files import TaskFiles
-from phalanx.table.jobs import WriteJob
+from phalanx.table.jobs.task_files import TaskFiles
+from phalanx.table.jobs.write_job import WriteJob
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
 Row = tuple[str | None, int]

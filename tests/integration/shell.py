@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
-from phalanx.cli import json_text
 from phalanx.cli.app import app
+from phalanx.cli.console import json_text
 
 ROWS = pa.table(
     {

@@ -14,11 +14,11 @@ import pytest
 from lance_namespace import DescribeTableRequest, ListTablesRequest
 
 import phalanx
-from phalanx.model.rows import without_ids
-from phalanx.model.schema import Schema
-from phalanx.storage import adoption
-from phalanx.storage.lance_schema import ids_of
-from phalanx.storage.location import Location
+from phalanx.model.schema.rows import without_ids
+from phalanx.model.schema.schema import Schema
+from phalanx.storage.lance.location import Location
+from phalanx.storage.lance.schema import ids_of
+from phalanx.storage.leaf import adoption
 
 SCHEMA = pa.schema(
     [
@@ -359,7 +359,7 @@ def test_a_partition_made_in_the_middle_wins(
         monkeypatch.undo()
         phalanx.open(table.uri).append(rows("acme", 9))
 
-    monkeypatch.setattr("phalanx.table.adopt.renumber", meanwhile)
+    monkeypatch.setattr("phalanx.table.write.adopt.renumber", meanwhile)
     with pytest.raises(phalanx.PhalanxError, match=r"partition \('acme',\) exists"):
         table.adopt(uri)
     assert [row["id"] for row in found(table)] == [1, 2, 9]

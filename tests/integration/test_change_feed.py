@@ -14,12 +14,12 @@ import pytest
 
 import phalanx
 from phalanx.errors import PhalanxError, SchemaMismatch
-from phalanx.storage.leaf import deletion_by_address
-from phalanx.storage.location import Location
-from phalanx.storage.writing import Replacement
-from phalanx.table import operations
-from phalanx.table.arrivals import LocalRows, Target
-from phalanx.table.transaction import run_alone
+from phalanx.storage.commit.writing import Replacement
+from phalanx.storage.lance.location import Location
+from phalanx.storage.leaf.leaf import deletion_by_address
+from phalanx.table.write import operations
+from phalanx.table.write.incoming_rows import LocalRows, Target
+from phalanx.table.write.transaction import run_alone
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
 

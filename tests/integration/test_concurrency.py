@@ -17,11 +17,12 @@ import pytest
 import phalanx
 from integration.scripted import serve
 from integration.stores import Store
-from phalanx.model.schema import Schema
-from phalanx.storage import leaf, writing
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import change_properties
-from phalanx.table import changes
+from phalanx.model.schema.schema import Schema
+from phalanx.storage.commit import writing
+from phalanx.storage.leaf import leaf
+from phalanx.storage.manifest.changes import change_properties
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.table import evolution as changes
 from processes import SERVER
 
 SCHEMA = pa.schema([("k", pa.int32()), ("writer", pa.int32()), ("n", pa.int32())])

@@ -18,9 +18,9 @@ import phalanx.iceberg
 from ducklakes import Lake, edited
 from integration.iceberg_tables import catalog_at
 from phalanx.errors import InvalidCatalog, PhalanxError
-from phalanx.foreign.ducklake_connection import CatalogLocation
+from phalanx.foreign.ducklake.connection import CatalogLocation
 from phalanx.foreign.file_systems import is_inside, opened
-from phalanx.table.foreign_sources import opened_source
+from phalanx.table.imports.sources import opened_source
 
 
 @pytest.fixture(scope="module")

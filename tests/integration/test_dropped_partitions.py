@@ -15,10 +15,10 @@ import pytest
 
 import phalanx
 from integration.stores import Store
-from phalanx.storage.location import Location, forget_session
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.writing import remove_unlisted
-from phalanx.table.new_rows import Position, Wanted, new_rows, newest_position
+from phalanx.storage.commit.writing import remove_unlisted
+from phalanx.storage.lance.location import Location, forget_session
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.table.history.incremental_scan import Position, Wanted, new_rows, newest_position
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64())])
 DAYS = [date(2024, 1, day) for day in (1, 2, 3, 4)]
@@ -117,7 +117,7 @@ def test_a_vacuum_removes_what_no_snapshot_reads(tmp_path: Path) -> None:
 def test_a_vacuum_beside_a_writer_that_lists_a_partition_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phalanx.storage.head.CLOCK_MARGIN", timedelta(0))
+    monkeypatch.setattr("phalanx.storage.commit.head.CLOCK_MARGIN", timedelta(0))
     table = made(tmp_path / "t")
     table.drop_partitions("day = DATE '2024-01-01'")
     time.sleep(0.02)

@@ -10,7 +10,7 @@ import pytest
 import phalanx
 import phalanx.ducklake
 from ducklakes import Lake, edited
-from phalanx.model.epoch_parts import EpochYear
+from phalanx.model.transforms.epoch_parts import EpochYear
 
 
 @pytest.fixture(scope="module")

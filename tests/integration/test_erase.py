@@ -16,11 +16,11 @@ import pytest
 from lance.file import LanceFileReader
 
 import phalanx
-from faults.deaths import failing_at
+from faults.programs.fault_injection import failing_at
 from integration.shell import assert_fails, run, run_json
-from phalanx.storage.steps import Step
-from phalanx.table import erasing
-from phalanx.table.erasing import Erased
+from phalanx.storage.lance.fault_points import Step
+from phalanx.table.maintenance import erase as erasing
+from phalanx.table.maintenance.erase import Erased
 
 SCHEMA = pa.schema([("k", pa.string()), ("name", pa.string()), ("n", pa.int64())])
 # Long, and unlike anything else, so that it is found in raw bytes where nothing compresses it.

@@ -23,9 +23,9 @@ from integration.expression_rows import (
     seen,
 )
 from phalanx.errors import CommitConflict, PhalanxError
-from phalanx.storage.head import leave_strong
-from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
+from phalanx.storage.commit.head import leave_strong
+from phalanx.storage.lance.location import Location
+from phalanx.storage.manifest.manifest import Manifest
 
 BASE = [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
 

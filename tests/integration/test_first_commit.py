@@ -13,12 +13,13 @@ import pytest
 import phalanx
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-from phalanx.storage import head, table_folders
-from phalanx.storage.location import Location
-from phalanx.storage.manifest import FIRST_VERSION, Manifest
-from phalanx.storage.steps import Step, observed
-from phalanx.table import strong
+from phalanx.storage.cleanup import table_folders
+from phalanx.storage.commit import head
+from phalanx.storage.lance.fault_points import Step, observed
+from phalanx.storage.lance.location import Location
+from phalanx.storage.manifest.manifest import FIRST_VERSION, Manifest
 from phalanx.table.opening import NewTable
+from phalanx.table.transactions import strong_mode as strong
 
 ROWS = pa.table({"country": ["NL", "FR"], "n": [1, 2]})
 

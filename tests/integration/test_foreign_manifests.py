@@ -13,7 +13,7 @@ from lance_namespace import DescribeTableRequest, ListTablesRequest
 
 import phalanx
 from foreign_namespaces import OPTIONAL, ForeignManifest, read_by_the_format, rows
-from phalanx.table.join import prepare_join
+from phalanx.table.joins.prepare import prepare_join
 
 TEXTS = [
     pa.large_string(),

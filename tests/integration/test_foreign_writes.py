@@ -12,7 +12,7 @@ import pytest
 import phalanx
 from integration.stores import Store
 from phalanx.errors import PhalanxError, SchemaMismatch
-from phalanx.model.partition_by import PartitionBy
+from phalanx.model.specs.partition_by import PartitionBy
 
 SCHEMA = pa.schema([("k", pa.string()), ("a", pa.int64()), ("b", pa.int64())])
 

@@ -18,10 +18,10 @@ import phalanx
 from integration.shell import run, run_json
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-from phalanx.storage import files
-from phalanx.storage.location import Location
-from phalanx.table import health as health_module
+from phalanx.storage.lance import files
+from phalanx.storage.lance.location import Location
 from phalanx.table.findings import KINDS, Finding, Health
+from phalanx.table.maintenance import health as health_module
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 both_modes = pytest.mark.parametrize("mode", ["weak", "strong"])

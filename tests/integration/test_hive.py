@@ -24,8 +24,8 @@ from lance_namespace import CreateNamespaceRequest, CreateTableRequest, ListTabl
 import phalanx
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-from phalanx.model.hive_properties import IS_PARTITIONED, PARTITION_COLUMNS, SCHEMA
-from phalanx.storage.hive_files import PROPERTIES_FILE
+from phalanx.model.specs.hive_properties import IS_PARTITIONED, PARTITION_COLUMNS, SCHEMA
+from phalanx.storage.hive.files import PROPERTIES_FILE
 
 EVENTS = pa.schema([("event_date", pa.date32()), ("country", pa.string()), ("n", pa.int64())])
 TENTH, ELEVENTH = date(2025, 12, 10), date(2025, 12, 11)

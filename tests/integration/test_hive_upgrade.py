@@ -16,8 +16,8 @@ from lance_namespace import CreateNamespaceRequest, ListNamespacesRequest
 
 import phalanx
 from integration.stores import Store
-from phalanx.storage.hive_files import PROPERTIES_FILE
-from phalanx.storage.steps import Step, observed
+from phalanx.storage.hive.files import PROPERTIES_FILE
+from phalanx.storage.lance.fault_points import Step, observed
 from properties.table_model import as_multiset
 
 SCHEMA = pa.schema(

@@ -56,10 +56,10 @@ from phalanx.errors import (
     UnknownSpec,
 )
 from phalanx.iceberg import IcebergTable
-from phalanx.model import engine
-from phalanx.model.binding import bind
-from phalanx.model.iceberg_transforms import Unevaluable
-from phalanx.model.rendering import to_datafusion
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.sql import engine
+from phalanx.model.transforms.iceberg import Unevaluable
 from properties.iceberg_values import KINDS, conditions
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
@@ -427,7 +427,8 @@ def test_plan_evolved_table_with_filter(lake: tuple[SqlCatalog, Table]) -> None:
 def test_plan_evolved_table_fail_open_stats(
     lake: tuple[SqlCatalog, Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from phalanx.planning import projection, rewrite_filter
+    from phalanx.planning.pruning import projection
+    from phalanx.planning.rewrites import filter as rewrite_filter
 
     _, table = lake
     whole = projection.inclusive

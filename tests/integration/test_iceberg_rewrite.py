@@ -50,8 +50,9 @@ from integration.iceberg_tables import (
     position_deletes,
 )
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UnknownOutcome
-from phalanx.foreign import iceberg_commit, iceberg_rewrite
-from phalanx.foreign.iceberg_writing import NewFiles
+from phalanx.foreign import iceberg_commit
+from phalanx.foreign.iceberg import rewrite as iceberg_rewrite
+from phalanx.foreign.iceberg.writing import NewFiles
 
 START = datetime.datetime(2024, 12, 28, tzinfo=datetime.UTC)
 SCHEMA = Schema(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import PhalanxError
-from phalanx.table.foreign_sources import opened_source
+from phalanx.table.imports.sources import opened_source
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import phalanx
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-from phalanx.storage.steps import Step, observed
+from phalanx.storage.lance.fault_points import Step, observed
 
 SCHEMA = pa.schema(
     [

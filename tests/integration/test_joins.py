@@ -13,9 +13,9 @@ import phalanx
 from integration.shell import assert_fails, run, run_json
 from integration.stores import Store
 from phalanx.errors import SchemaMismatch
-from phalanx.planning.join_kinds import HOWS
-from phalanx.storage.reading import LeafScan
-from phalanx.table.join import plan_join, prepare_join
+from phalanx.planning.joins.kinds import HOWS
+from phalanx.storage.leaf.reading import LeafScan
+from phalanx.table.joins.prepare import plan_join, prepare_join
 
 ORDERS = pa.schema([("order_id", pa.int64()), ("customer_id", pa.int32()), ("tag", pa.string())])
 CUSTOMERS = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from phalanx.model import engine
-from phalanx.model.binding import bind
-from phalanx.model.predicate import TRUE
-from phalanx.model.rendering import for_lance, to_datafusion, to_lance
-from phalanx.model.schema import Schema
-from phalanx.planning.pruning import prune
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.predicate import TRUE
+from phalanx.model.predicates.rendering import for_lance, to_datafusion, to_lance
+from phalanx.model.schema.schema import Schema
+from phalanx.model.sql import engine
+from phalanx.planning.pruning.prune import prune
 from properties.oracle import matching
 from properties.strategies import ONE_ZERO_KINDS, predicates, rows, specs
 

@@ -33,7 +33,7 @@ from lance.schema import LanceSchema
 from lance_namespace.errors import UnsupportedOperationError
 from moto.server import ThreadedMotoServer
 
-from phalanx.model.schema import Schema
+from phalanx.model.schema.schema import Schema
 
 PRIMARY_KEY = {b"lance-schema:unenforced-primary-key:position": b"0"}
 WRITER_FLAGS = {"lance.namespace.manifest.writer_feature_flags": str(1 << 62)}
@@ -836,7 +836,7 @@ class TestObjectStore:
 def test_the_transaction_of_a_compaction_of_indexed_rows_lacks_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where this fails, the defaults that `storage.location` gives the class can go."""
+    """Where this fails, the defaults that `storage.lance.location` gives the class can go."""
     place = str(tmp_path / "t")
     for number in range(2):
         lance.write_dataset(pa.table({"i": [number]}), place, mode="append")

@@ -13,10 +13,10 @@ import pytest
 from lance import LanceDataset, LanceOperation
 from lance.dataset import serialize_row_addrs
 
-from phalanx.model.bm25 import Documents, frequencies
-from phalanx.model.vectors import distances, metrics_of, vectors_in
+from phalanx.model.search.bm25 import Documents, frequencies
+from phalanx.model.search.vectors import distances, metrics_of, vectors_in
 from phalanx.storage.leaf_indexes import indexes_of
-from phalanx.storage.tokens import lengths_in
+from phalanx.storage.search.tokenizer import lengths_in
 
 SIZE = 4
 QUERY = [0.5, -1.0, 2.0, 0.25]

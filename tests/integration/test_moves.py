@@ -15,7 +15,7 @@ import pytest
 import phalanx
 from integration.stores import Store
 from phalanx.errors import CommitConflict, InvalidSpec, PhalanxError
-from phalanx.table.moving import Move
+from phalanx.table.maintenance.move import Move
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 NEWEST = 2

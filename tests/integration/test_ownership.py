@@ -17,10 +17,10 @@ import pytest
 
 import phalanx
 from phalanx.model.locations import placed
-from phalanx.storage import table_folders
-from phalanx.storage.location import Location
-from phalanx.storage.naming import leaf_directory
-from phalanx.table import vacuum as vacuuming
+from phalanx.storage.cleanup import table_folders
+from phalanx.storage.lance.location import Location
+from phalanx.storage.state.naming import leaf_directory
+from phalanx.table.maintenance import vacuum as vacuuming
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 NOTHING = timedelta(0)

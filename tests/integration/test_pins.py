@@ -210,7 +210,7 @@ def test_a_pin_that_comes_under_a_weak_write_is_told(
 ) -> None:
     table = phalanx.create(tmp_path / "t", rows().schema, ["k"], transaction="weak")
     table.append(rows(("a", 1)))
-    from phalanx.storage import writing
+    from phalanx.storage.commit import writing
 
     committed = writing.commit_leaves
 

@@ -199,8 +199,8 @@ def test_a_fork_before_lance_is_used(tmp_path: Any) -> None:
     script = f"""
         import os, warnings, pyarrow as pa, phalanx
         warnings.simplefilter("ignore")
-        from phalanx.model.schema import Schema
-        from phalanx.model.binding import bind
+        from phalanx.model.schema.schema import Schema
+        from phalanx.model.predicates.binding import bind
         schema = pa.schema([("n", pa.int64())])
         bind("n % 2 = 1", Schema.of(schema))
         for number in range(2):

@@ -12,7 +12,7 @@ import pytest
 
 import phalanx
 from phalanx.errors import CommitConflict
-from phalanx.table import changes
+from phalanx.table import evolution as changes
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
 CHANGES: dict[str, Callable[[phalanx.Table], object]] = {

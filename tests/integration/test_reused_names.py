@@ -12,8 +12,8 @@ from lance import LanceDataset
 
 import phalanx
 from integration.stores import Store
-from phalanx.model.schema import Schema
-from phalanx.storage.lance_schema import ids_of
+from phalanx.model.schema.schema import Schema
+from phalanx.storage.lance.schema import ids_of
 
 INNER = pa.struct([("i", pa.int32()), ("j", pa.int32())])
 SCHEMA = pa.schema(

@@ -16,10 +16,10 @@ import pytest
 import phalanx
 from integration.stores import Store
 from phalanx.errors import CommitConflict, InvalidPredicate, PhalanxError
-from phalanx.storage import compacting
-from phalanx.storage.compacting import Compacted
-from phalanx.storage.location import Location
-from phalanx.table import rewriting
+from phalanx.storage.lance.location import Location
+from phalanx.storage.leaf import compaction as compacting
+from phalanx.storage.leaf.compaction import Compacted
+from phalanx.table.maintenance import rewrite as rewriting
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 both_modes = pytest.mark.parametrize("mode", ["weak", "strong"])

@@ -17,9 +17,10 @@ import pytest
 
 import phalanx
 from integration.stores import Store
-from phalanx.storage import leaf
-from phalanx.storage.location import Location
-from phalanx.table import merge_source, merging
+from phalanx.storage.lance.location import Location
+from phalanx.storage.leaf import leaf
+from phalanx.table.write import merge as merging
+from phalanx.table.write import merge_source
 
 SCHEMA = pa.schema(
     [

@@ -14,15 +14,15 @@ import pytest
 import phalanx
 from integration.stores import Store
 from phalanx.errors import CommitConflict, PhalanxError, SchemaMismatch
-from phalanx.model.predicate import TRUE
-from phalanx.storage.location import Location
-from phalanx.storage.reading import ROW_ID
-from phalanx.storage.writing import Reading
-from phalanx.table.merging import MergeCounts
-from phalanx.table.operations import versions_of
-from phalanx.table.row_jobs import DELETE, INSERT, OPERATION, UPDATE, RowJob, TaskChanges
-from phalanx.table.row_lookup import KeyedLeaves, LookupWork
-from phalanx.table.scan import plan_of
+from phalanx.model.predicates.predicate import TRUE
+from phalanx.storage.commit.writing import Reading
+from phalanx.storage.lance.location import Location
+from phalanx.storage.leaf.reading import ROW_ID
+from phalanx.table.jobs.row_job import DELETE, INSERT, OPERATION, UPDATE, RowJob, TaskChanges
+from phalanx.table.jobs.row_lookup import KeyedLeaves, LookupWork
+from phalanx.table.read.scan import plan_of
+from phalanx.table.write.merge import MergeCounts
+from phalanx.table.write.operations import versions_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])
 EVERYTHING = KeyedLeaves(None)

@@ -14,7 +14,7 @@ import phalanx
 from integration.shell import run
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-from phalanx.storage.location import Location
+from phalanx.storage.lance.location import Location
 
 SCHEMA = pa.schema(
     [

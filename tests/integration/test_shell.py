@@ -22,9 +22,9 @@ from integration.shell import (
     run_json,
     strict_json,
 )
-from phalanx.cli import json_text
+from phalanx.cli.console import json_text
+from phalanx.cli.console.results import printable
 from phalanx.cli.failures import one_line
-from phalanx.cli.tables import printable
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from integration.shell import (
     run_json,
     write_json_lines,
 )
-from phalanx.cli import json_text
+from phalanx.cli.console import json_text
 
 
 @pytest.mark.parametrize("name", FILES)

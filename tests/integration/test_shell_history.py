@@ -47,7 +47,7 @@ def test_snapshots_are_listed(events: str) -> None:
 
 
 def test_older_snapshots_are_hidden(events: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.cli.history._SHOWN_SNAPSHOTS", 3)
+    monkeypatch.setattr("phalanx.cli.commands.maintenance._SHOWN_SNAPSHOTS", 3)
     shown = run("snapshots", events)
     assert "1 older snapshots: show them with --all or --limit." in shown.stderr
     assert [line.split()[0] for line in shown.stdout.splitlines()[2:]] == ["2", "3", "4"]
@@ -132,7 +132,7 @@ def test_changes_are_shown(events: str, monkeypatch: pytest.MonkeyPatch) -> None
         "reads 3 of 7 changed partitions"
         in run("changes", events, "0", "--where", "k = 'a'", "--plan").stdout
     )
-    monkeypatch.setattr("phalanx.cli.changes._SHOWN_CHANGES", 3)
+    monkeypatch.setattr("phalanx.cli.commands.history._SHOWN_CHANGES", 3)
     shown = run("changes", events, "0", "--where", "n < 2")
     assert shown.stderr == ""
     assert shown.stdout.splitlines()[0].split() == ["k", "n", "_change", "_snapshot", "_update"]

@@ -13,10 +13,10 @@ from rich.console import Console
 
 import phalanx
 from integration.shell import assert_fails, run, run_json, strict_json
-from phalanx.cli import progress
-from phalanx.cli.options import size_of
-from phalanx.planning import rewrite_filter
-from phalanx.table import rewriting
+from phalanx.cli.console import messages as progress
+from phalanx.cli.console.options import size_of
+from phalanx.planning.rewrites import filter as rewrite_filter
+from phalanx.table.maintenance import rewrite as rewriting
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
@@ -165,7 +165,7 @@ def test_what_the_filter_cannot_decide_is_a_warning(
 def test_groups_that_are_too_many_are_hidden(
     events: phalanx.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phalanx.cli.rewriting._SHOWN_GROUPS", 1)
+    monkeypatch.setattr("phalanx.cli.commands.rewrite._SHOWN_GROUPS", 1)
     shown = run("rewrite", events.uri, "--dry-run")
     assert shown.stderr == "1 more groups: --output json has them.\n"
 

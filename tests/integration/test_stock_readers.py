@@ -28,8 +28,8 @@ from lance_namespace import (
 )
 
 import phalanx
-from phalanx.model.schema import Schema
-from phalanx.storage.lance_schema import ids_of
+from phalanx.model.schema.schema import Schema
+from phalanx.storage.lance.schema import ids_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("country", pa.string()), ("amount", pa.int32())])
 ROWS = pa.table(
@@ -267,7 +267,7 @@ def test_every_leaf_has_the_field_ids_of_the_namespace(tmp_path: Path) -> None:
     table.rename_column("place", "address")
     table.promote_column("id", pa.int64())
     table.promote_column("address.zip", pa.int64())
-    now = phalanx.model.rows.without_ids(table.schema)
+    now = phalanx.model.schema.rows.without_ids(table.schema)
     table.append(
         pa.Table.from_pylist(
             [

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from phalanx.storage.history_rows import Batch
-from phalanx.table.job_files import TaskFiles
-from phalanx.table.jobs import WriteJob
+from phalanx.storage.commit.history_rows import Batch
+from phalanx.table.jobs.task_files import TaskFiles
+from phalanx.table.jobs.write_job import WriteJob
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 import phalanx
 from integration.stores import Store
-from phalanx.storage import shuffle as shuffling
+from phalanx.storage.streams import shuffle as shuffling
 from properties.table_model import as_multiset
 
 INNER = pa.struct([("x", pa.int32()), ("y", pa.struct([("z", pa.string())]))])
@@ -130,7 +130,7 @@ def test_temporary_files_go_when_the_source_breaks(
 def test_temporary_files_go_when_a_leaf_cannot_be_written(
     table: phalanx.Table, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from phalanx.storage import leaf
+    from phalanx.storage.leaf import leaf
 
     def failing(*_: Any, **__: Any) -> Any:
         assert list(scratch.iterdir())

@@ -23,13 +23,15 @@ import phalanx
 from integration.job_races import append_in_turns
 from integration.stores import Store
 from phalanx.errors import CommitConflict, ForeignWrite, PartialWrite, PhalanxError
-from phalanx.storage import head, leaf
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import insert, upsert
-from phalanx.storage.publishing import publish
-from phalanx.storage.races import until_won
-from phalanx.table import staged, strong
-from phalanx.table.transaction import Transaction
+from phalanx.storage.commit import head
+from phalanx.storage.commit.publishing import publish
+from phalanx.storage.lance.retries import until_won
+from phalanx.storage.leaf import leaf
+from phalanx.storage.manifest.changes import insert, upsert
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.table.transactions import strong_mode as strong
+from phalanx.table.transactions import strong_target as staged
+from phalanx.table.write.transaction import Transaction
 from processes import SERVER
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -733,13 +735,13 @@ def test_a_weak_writer_notices_the_new_mode(
     table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
     table.append(rows(("a", 1)))
     other = again(table)
-    ensure = phalanx.table.arrivals.write_rows
+    ensure = phalanx.table.write.incoming_rows.write_rows
 
     def slow(*arguments: Any) -> Any:
         other.set_mode("strong")
         return ensure(*arguments)
 
-    monkeypatch.setattr(phalanx.table.arrivals, "write_rows", slow)
+    monkeypatch.setattr(phalanx.table.write.incoming_rows, "write_rows", slow)
     with pytest.raises(PartialWrite, match=r"strong mode.*v1\('a',\)"):
         table.append(rows(("a", 2)))
     monkeypatch.undo()
@@ -794,7 +796,7 @@ def test_a_strangers_write_below_a_late_one_is_told(
     table = phalanx.create(root, SCHEMA, ["k"], storage_options=store.storage_options)
     table.append(rows(("a", 1)))
     other, location = again(table), table.plan().partitions[0].location
-    write = phalanx.table.arrivals.write_rows
+    write = phalanx.table.write.incoming_rows.write_rows
 
     def slow(*arguments: Any) -> Any:
         other.set_mode("strong")
@@ -803,7 +805,7 @@ def test_a_strangers_write_below_a_late_one_is_told(
         )
         return write(*arguments)
 
-    monkeypatch.setattr(phalanx.table.arrivals, "write_rows", slow)
+    monkeypatch.setattr(phalanx.table.write.incoming_rows, "write_rows", slow)
     with pytest.raises(PartialWrite):
         table.append(rows(("a", 2)))
     monkeypatch.undo()

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from lance import blob_array, blob_field
 
-from phalanx.storage.files import Folder
-from phalanx.storage.location import Location
-from phalanx.storage.unlisted import main_versions, name_of, unlisted
+from phalanx.storage.cleanup.unlisted import main_versions, name_of, unlisted
+from phalanx.storage.lance.files import Folder
+from phalanx.storage.lance.location import Location
 
 LATER = datetime.now(UTC) + timedelta(days=1)
 

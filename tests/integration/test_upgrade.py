@@ -171,7 +171,7 @@ def test_a_dropped_source_counts_as_null(tmp_path: Path) -> None:
     table.drop_column("id")
     assert table.scan("x = 1.5").count_rows() == 1
     values = table.specs[1].partition_values(
-        table.scan().to_arrow(), phalanx.model.schema.Schema.of(table.schema)
+        table.scan().to_arrow(), phalanx.model.schema.schema.Schema.of(table.schema)
     )
     assert values.column(0).null_count == 5
 

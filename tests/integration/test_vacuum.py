@@ -20,14 +20,16 @@ from lance import LanceDataset, LanceOperation
 import phalanx
 from integration.stores import Store
 from phalanx.errors import CommitConflict, ForeignWrite, PhalanxError, StorageFailure
-from phalanx.storage import files, leaf
-from phalanx.storage.head import Head, head_of
-from phalanx.storage.location import Location, forget_session
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import leaf_directory
-from phalanx.table import staged, strong
-from phalanx.table import vacuum as vacuuming
-from phalanx.table.transaction import Transaction
+from phalanx.storage.commit.head import Head, head_of
+from phalanx.storage.lance import files
+from phalanx.storage.lance.location import Location, forget_session
+from phalanx.storage.leaf import leaf
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.storage.state.naming import leaf_directory
+from phalanx.table.maintenance import vacuum as vacuuming
+from phalanx.table.transactions import strong_mode as strong
+from phalanx.table.transactions import strong_target as staged
+from phalanx.table.write.transaction import Transaction
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 NOTHING = timedelta(0)
@@ -371,7 +373,7 @@ def test_a_snapshot_from_a_wrong_clock(
 ) -> None:
     """What it follows was the newest until then, by the clock of the snapshots."""
     with monkeypatch.context() as patch:
-        patch.setattr("phalanx.storage.head.datetime", _clock(timedelta(hours=1)))
+        patch.setattr("phalanx.storage.commit.head.datetime", _clock(timedelta(hours=1)))
         table.delete("n = 1")
     assert vacuum(table).snapshots == (1,)
     assert list(assert_clean(store, table)) == [2, 3]
@@ -421,7 +423,7 @@ def test_markers_stay_for_a_week(table: phalanx.Table, monkeypatch: pytest.Monke
     assert [commit("batch"), commit("another"), commit("last")] == [3, 4, 5]
     assert vacuum(table).snapshots == (1, 2, 3, 4)
     assert [commit("batch"), commit("another")] == [3, 4]
-    monkeypatch.setattr("phalanx.storage.expiry.MARKERS_KEPT", NOTHING)
+    monkeypatch.setattr("phalanx.storage.cleanup.expiry.MARKERS_KEPT", NOTHING)
     vacuum(table)
     assert commit("last") == 5
     assert commit("batch") == 6
@@ -557,7 +559,7 @@ def test_files_of_an_earlier_attempt_count_from_then(
 ) -> None:
     """An attempt that lost, another with the same files, then a vacuum of what lies between."""
     commit = staged.StagedChanges.commit_snapshot
-    monkeypatch.setattr("phalanx.storage.head.CLOCK_MARGIN", NOTHING)
+    monkeypatch.setattr("phalanx.storage.commit.head.CLOCK_MARGIN", NOTHING)
     began: list[datetime] = []
 
     def overtaken(self: staged.StagedChanges, marker: str | None) -> int | None:
@@ -598,7 +600,7 @@ def test_a_transaction_that_really_needs_what_is_kept(
     table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files before its begin go, and it goes on with those of its snapshot and its own."""
-    monkeypatch.setattr("phalanx.storage.head.CLOCK_MARGIN", NOTHING)
+    monkeypatch.setattr("phalanx.storage.commit.head.CLOCK_MARGIN", NOTHING)
     table.append(rows(("a", 3), ("c", 3)))
     table.overwrite(rows(("a", 4)), "k = 'a'")
     since = pause(table)

@@ -16,7 +16,7 @@ import pytest
 import phalanx
 from integration.shell import run
 from integration.stores import Store
-from phalanx.storage.checksums import FOLDER, file_of
+from phalanx.storage.lance.checksums import FOLDER, file_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.string())])
 LAYOUTS: list[dict[str, Any]] = [

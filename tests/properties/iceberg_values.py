@@ -25,7 +25,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 
-from phalanx.model.literals import storage_type, typed_sql
+from phalanx.model.sql.literals import storage_type, typed_sql
 
 EPOCH = datetime.datetime(1970, 1, 1)
 

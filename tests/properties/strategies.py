@@ -13,10 +13,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.evolution import next_spec
-from phalanx.model.literals import from_ordinal, typed_sql
 from phalanx.model.murmur3 import is_hashable
-from phalanx.model.partition_by import (
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import (
     PartitionTerm,
     bucket,
     day,
@@ -28,8 +28,8 @@ from phalanx.model.partition_by import (
     truncate,
     year,
 )
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.model.sql.literals import from_ordinal, typed_sql
 
 YEAR = 365 * 86_400
 # Around midnight of a new year in UTC, Paris and New York; before 1970; far away.

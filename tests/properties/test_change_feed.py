@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import phalanx
 from phalanx.errors import SchemaMismatch
-from phalanx.model.field_ids import FIELD_ID
+from phalanx.model.schema.field_ids import FIELD_ID
 from properties.oracle import by_duckdb
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int16()), ("t", pa.string())])

@@ -12,8 +12,8 @@ from hypothesis.stateful import rule
 
 import phalanx
 from phalanx.errors import PhalanxError
-from phalanx.model.expression_specs import calls
-from phalanx.model.partition_by import CustomExpression
+from phalanx.model.specs.expression_draft import calls
+from phalanx.model.specs.partition_by import CustomExpression
 from properties.test_table_machine import StrongTableMachine, TableMachine
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"

@@ -11,13 +11,13 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.evolution import next_spec
-from phalanx.model.expression import checked
-from phalanx.model.expression_specs import from_array, to_array
-from phalanx.model.partition_by import bucket, identity, multi_bucket, truncate, year
-from phalanx.model.predicate import FALSE, TRUE
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.predicates.predicate import FALSE, TRUE
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.expression_draft import from_array, to_array
+from phalanx.model.specs.partition_by import bucket, identity, multi_bucket, truncate, year
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.model.transforms.expression import checked
 from properties.oracle import matching
 from properties.strategies import Rows, predicates, rows
 from properties.test_pruning import pruned

@@ -6,9 +6,9 @@ import pyarrow.compute as pc
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from phalanx.model.binding import bind
-from phalanx.model.schema import Schema
-from phalanx.planning.file_bounds import FileBounds, may_match
+from phalanx.model.predicates.binding import bind
+from phalanx.model.schema.schema import Schema
+from phalanx.planning.pruning.file_bounds import FileBounds, may_match
 from properties.oracle import matching
 
 SCHEMA = Schema.of(pa.schema([("i", pa.int64()), ("f", pa.float64()), ("s", pa.string())]))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import phalanx
 from phalanx.errors import InvalidSpec
-from phalanx.model.hive_properties import HiveProperties
-from phalanx.model.partition_by import PartitionTerm
-from phalanx.model.predicate import FALSE, TRUE
+from phalanx.model.predicates.predicate import FALSE, TRUE
+from phalanx.model.specs.hive_properties import HiveProperties
+from phalanx.model.specs.partition_by import PartitionTerm
 from properties.oracle import matching
 from properties.strategies import KINDS, Rows, predicates, rows
 from properties.table_model import as_multiset

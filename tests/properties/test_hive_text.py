@@ -10,7 +10,6 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import InvalidSpec, PhalanxError
-from phalanx.model.arrow_ipc_json import schema_from_any_json, schema_to_ipc_json
 from phalanx.model.hive_names import (
     NULL_NAME,
     TABLE_SUFFIX,
@@ -19,10 +18,11 @@ from phalanx.model.hive_names import (
     read_folder_name,
     unescaped,
 )
-from phalanx.model.hive_values import check_text, text_in_path, values_in_paths
-from phalanx.model.spec import PartitionField
-from phalanx.model.transform import IDENTITY
-from phalanx.model.truncate import Truncate
+from phalanx.model.schema.arrow_ipc_json import schema_from_any_json, schema_to_ipc_json
+from phalanx.model.specs.hive_paths import check_text, text_in_path, values_in_paths
+from phalanx.model.specs.spec import PartitionField
+from phalanx.model.transforms.transform import IDENTITY
+from phalanx.model.transforms.truncate import Truncate
 from properties.strategies import KINDS, Kind
 from properties.strategies_schema import schemas
 

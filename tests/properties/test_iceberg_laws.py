@@ -18,18 +18,18 @@ from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import FloatType, NestedField, UUIDType
 
-from phalanx.foreign.iceberg_manifests import _ranges, internal_values
-from phalanx.foreign.iceberg_schema import schema_of, specs_of
-from phalanx.model.binding import bind
-from phalanx.model.buckets import Bucket
-from phalanx.model.evaluation import holds
-from phalanx.model.masked_buckets import MaskedBucket
-from phalanx.model.predicate import Predicate
-from phalanx.model.schema import Schema as OurSchema
-from phalanx.model.spec import PartitionSpec as OurSpec
-from phalanx.planning.projection import inclusive
-from phalanx.planning.residual import may_hold
-from phalanx.planning.value_ranges import may_hold_within
+from phalanx.foreign.iceberg.manifests import _ranges, internal_values
+from phalanx.foreign.iceberg.schema import schema_of, specs_of
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.evaluation import holds
+from phalanx.model.predicates.predicate import Predicate
+from phalanx.model.schema.schema import Schema as OurSchema
+from phalanx.model.specs.spec import PartitionSpec as OurSpec
+from phalanx.model.transforms.buckets import Bucket
+from phalanx.model.transforms.masked_buckets import MaskedBucket
+from phalanx.planning.pruning.projection import inclusive
+from phalanx.planning.pruning.residual import may_hold
+from phalanx.planning.pruning.value_ranges import may_hold_within
 from properties.iceberg_values import KINDS, Condition, IcebergKind, conditions
 from properties.oracle import by_duckdb
 

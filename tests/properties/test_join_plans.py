@@ -18,18 +18,18 @@ import pyarrow.types as pt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.model.evolution import next_spec
-from phalanx.model.partition_by import PartitionTerm, multi_bucket
-from phalanx.model.partition_key import PartitionKey, keyed, keys_of
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import PartitionTerm, multi_bucket
+from phalanx.model.specs.partition_key import PartitionKey, keyed, keys_of
+from phalanx.model.specs.spec import PartitionSpec
 from phalanx.planning.join_cuts import Piece
-from phalanx.planning.join_keys import JoinKey, comparable, join_keys
-from phalanx.planning.join_kinds import HOWS
-from phalanx.planning.join_leaves import Fragment, JoinedTable, JoinLeaf, SpecLeaves
-from phalanx.planning.join_plan import JoinPlan, planned
+from phalanx.planning.joins.keys import JoinKey, comparable, join_keys
+from phalanx.planning.joins.kinds import HOWS
+from phalanx.planning.joins.leaves import Fragment, JoinedTable, JoinLeaf, SpecLeaves
+from phalanx.planning.joins.plan import JoinPlan, planned
 from phalanx.storage.joining import joined
-from phalanx.storage.spilling import KEY, JoinRows
+from phalanx.storage.streams.hash_join import KEY, JoinRows
 from properties.join_oracle import brute_force, counted, same
 from properties.strategies import KINDS, Kind, array_of, fitting
 

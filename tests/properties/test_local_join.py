@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.planning.join_keys import comparable
+from phalanx.planning.joins.keys import comparable
 from phalanx.storage.joining import joined, joined_schema
-from phalanx.storage.spilling import KEY, JoinRows
+from phalanx.storage.streams.hash_join import KEY, JoinRows
 from properties.join_oracle import brute_force, counted, same
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"

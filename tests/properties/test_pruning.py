@@ -7,13 +7,13 @@ import pyarrow.compute as pc
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from phalanx.model import engine
-from phalanx.model.binding import bind
-from phalanx.model.predicate import FALSE, TRUE
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.spec import PartitionSpec
-from phalanx.planning.pruning import Pruning, prune
-from phalanx.planning.residual import residuals
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.predicate import FALSE, TRUE
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.model.sql import engine
+from phalanx.planning.pruning.prune import Pruning, prune
+from phalanx.planning.pruning.residual import residuals
 from properties.oracle import matching
 from properties.strategies import ONE_ZERO_KINDS, Rows, predicates, rows, specs
 

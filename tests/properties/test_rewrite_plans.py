@@ -17,12 +17,11 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import InvalidPredicate
-from phalanx.model.grouping import group
-from phalanx.model.partition_key import PartitionKey, keys_of
-from phalanx.model.predicate import Predicate
-from phalanx.model.spec import PartitionSpec
-from phalanx.planning import rewrite_filter
-from phalanx.planning.residual import may_hold
+from phalanx.model.predicates.predicate import Predicate
+from phalanx.model.schema.grouping import group
+from phalanx.model.specs.partition_key import PartitionKey, keys_of
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.planning.pruning.residual import may_hold
 from phalanx.planning.rewrite import (
     JOB_ORDERS,
     FilterStats,
@@ -31,6 +30,7 @@ from phalanx.planning.rewrite import (
     RewritePlan,
     file_entries,
 )
+from phalanx.planning.rewrites import filter as rewrite_filter
 from properties.oracle import matching
 from properties.strategies import Rows, predicates, rows, specs
 from unit.rewrite_tables import SCHEMA, File, Unprojectable, entries_of, evolved, faulty

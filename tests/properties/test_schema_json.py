@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from lance_namespace_urllib3_client.models import JsonArrowSchema
 
 from phalanx.errors import InvalidSchema, SchemaMismatch
-from phalanx.model.arrow_json import (
+from phalanx.model.schema.arrow_json import (
     schema_from_json,
     schema_to_json,
     type_from_json,
     type_to_json,
 )
-from phalanx.model.schema import FIELD_ID, Schema
+from phalanx.model.schema.schema import FIELD_ID, Schema
 from properties.strategies_schema import schemas, types
 
 JSON = st.recursive(

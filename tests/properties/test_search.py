@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import phalanx
-from phalanx.model.vectors import metrics_of
+from phalanx.model.search.vectors import metrics_of
 from properties.oracle import by_duckdb
 
 SIZE = 3

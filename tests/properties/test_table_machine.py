@@ -24,14 +24,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import phalanx
 from phalanx.errors import InvalidPredicate, InvalidSpec, SchemaMismatch
-from phalanx.model.literals import typed_sql
-from phalanx.model.partition_key import SPEC_ID, key_columns
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.planning.partition_where import where_of
-from phalanx.planning.scan import LOCATION
-from phalanx.storage.location import forget_session
-from phalanx.table import vacuum as vacuuming
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.partition_key import SPEC_ID, key_columns
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.model.sql.literals import typed_sql
+from phalanx.planning.pruning.partition_where import where_of
+from phalanx.planning.pruning.scan_plan import LOCATION
+from phalanx.storage.lance.location import forget_session
+from phalanx.table.maintenance import vacuum as vacuuming
 from properties.oracle import matching
 from properties.strategies import KINDS, Kind, Rows, array_of, conditions, terms_over
 from properties.table_model import as_multiset, as_rows, changed, plain_value

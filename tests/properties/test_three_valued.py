@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phalanx
-from phalanx.model.binding import bind
-from phalanx.model.evaluation import matches
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.schema import Schema
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.evaluation import matches
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.schema.schema import Schema
 from properties.oracle import by_duckdb
 from properties.three_valued import SCHEMA, Condition, Row, conditions, tables
 

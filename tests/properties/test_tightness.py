@@ -10,15 +10,23 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.model import engine
-from phalanx.model.binding import bind
-from phalanx.model.evolution import next_spec
-from phalanx.model.literals import ordinal, typed_sql
-from phalanx.model.partition_by import PartitionTerm, day, hour, identity, month, truncate, year
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.planning.pruning import prune
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import (
+    PartitionTerm,
+    day,
+    hour,
+    identity,
+    month,
+    truncate,
+    year,
+)
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.model.sql import engine
+from phalanx.model.sql.literals import ordinal, typed_sql
+from phalanx.planning.pruning.prune import prune
 from properties.oracle import matching
 from properties.strategies import Rows, array_of, quoted, rows, specs
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.model.evolution import check_specs, next_spec
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import check_specs, next_spec
+from phalanx.model.specs.spec import PartitionSpec
 from properties.strategies import rows, specs
 
 
@@ -64,8 +64,8 @@ def test_a_field_id_keeps_its_meaning_over_any_evolution(data: st.DataObject) ->
 
 
 def _term(field: object, schema: Schema) -> object:
-    from phalanx.model.partition_by import CustomExpression, PartitionTerm
-    from phalanx.model.spec import PartitionField
+    from phalanx.model.specs.partition_by import CustomExpression, PartitionTerm
+    from phalanx.model.specs.spec import PartitionField
 
     assert isinstance(field, PartitionField)
     names = tuple(".".join(schema.path_of(source) or ()) for source in field.source_ids)

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.storage.location import Location
-from phalanx.storage.places import Places
-from phalanx.storage.updates import Links, Updates
+from phalanx.storage.changes.row_positions import Places
+from phalanx.storage.changes.updates import Links, Updates
+from phalanx.storage.lance.location import Location
 
 Place = tuple[str, int]
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 import phalanx
-from faults.history import INITIAL, Anomaly, Operation, Transaction, anomalies, read, write
+from faults.programs.history_checker import (
+    INITIAL,
+    Anomaly,
+    Operation,
+    Transaction,
+    anomalies,
+    read,
+    write,
+)
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("log", pa.string())])
 KEYS = range(6)

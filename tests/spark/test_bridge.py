@@ -16,7 +16,7 @@ from pyspark.sql.functions import arrow_udf
 
 import phalanx
 import phalanx.spark
-from phalanx.spark import bridge
+from phalanx.spark.sql import bridge
 from spark.joins import physical_plan
 
 SCHEMA = pa.schema(

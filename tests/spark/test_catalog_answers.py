@@ -28,8 +28,8 @@ import phalanx
 from integration.conftest import s3  # noqa: F401
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-from phalanx.spark.catalog import answer
-from phalanx.spark.types import spark_schema
+from phalanx.spark.runtime.types import spark_schema
+from phalanx.spark.sql.catalog import answer
 
 COLUMNS = pa.schema(
     [

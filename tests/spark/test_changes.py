@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 import phalanx
-from phalanx.spark.change_source import ChangeStreamReader
-from phalanx.spark.source import PhalanxSource
-from phalanx.spark.types import spark_schema
+from phalanx.spark.runtime.types import spark_schema
+from phalanx.spark.source.change_source import ChangeStreamReader
+from phalanx.spark.source.source import PhalanxSource
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
 READ = {"changes": "true", "from_snapshot": "2"}

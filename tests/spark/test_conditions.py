@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phalanx.model.evaluation import matches
-from phalanx.model.predicate import FALSE, TRUE
-from phalanx.model.rendering import summary
-from phalanx.model.schema import Schema
-from phalanx.spark.conditions import Translator
+from phalanx.model.predicates.evaluation import matches
+from phalanx.model.predicates.predicate import FALSE, TRUE
+from phalanx.model.predicates.rendering import summary
+from phalanx.model.schema.schema import Schema
+from phalanx.spark.pushdown.conditions import Translator
 
 NAN = math.nan
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
 from phalanx.errors import SchemaMismatch
-from phalanx.spark.types import arrow_schema, for_spark, spark_schema
+from phalanx.spark.runtime.types import arrow_schema, for_spark, spark_schema
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DIGITS = decimal.Context(prec=80)

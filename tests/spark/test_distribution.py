@@ -14,16 +14,16 @@ from pyspark.sql.utils import is_remote
 
 import phalanx
 import phalanx.spark
-from faults.deaths import failing_at
+from faults.programs.fault_injection import failing_at
 from phalanx.errors import PhalanxError, SchemaMismatch
-from phalanx.model.schema import Schema
-from phalanx.spark.distributing import chosen_distribution, distributed
-from phalanx.spark.options import WRITE, Options
-from phalanx.spark.placement import native_column, partition_columns
-from phalanx.spark.types import arrow_schema
-from phalanx.spark.writing import writer_of
-from phalanx.storage.steps import Step
-from phalanx.table.gathering import gathered
+from phalanx.model.schema.schema import Schema
+from phalanx.spark.runtime.options import WRITE, Options
+from phalanx.spark.runtime.placement import native_column, partition_columns
+from phalanx.spark.runtime.types import arrow_schema
+from phalanx.spark.source.distribution import chosen_distribution, distributed
+from phalanx.spark.source.writing import writer_of
+from phalanx.storage.lance.fault_points import Step
+from phalanx.table.jobs.small_files import gathered
 
 SPEC = "bucket(4, id)"
 

@@ -21,7 +21,7 @@ from phalanx.errors import (
     PhalanxError,
     SchemaMismatch,
 )
-from phalanx.spark.source import PhalanxSource
+from phalanx.spark.source.source import PhalanxSource
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 FITTING = "k string, n bigint"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 
 import phalanx
-from phalanx.spark import bridge
+from phalanx.spark.sql import bridge
 
 SCRIPT = """
 import sys
 from pyspark.sql import SparkSession
 import phalanx.spark
-from phalanx.spark import bridge
+from phalanx.spark.sql import bridge
 from pathlib import Path
 
 bridge.jar.cache_clear()

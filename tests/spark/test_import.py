@@ -16,7 +16,7 @@ import phalanx
 import phalanx.spark
 from integration.shell import ROWS, assert_fails, run, strict_json
 from phalanx.errors import InvalidSpec, PhalanxError, SchemaMismatch
-from phalanx.spark import importing
+from phalanx.spark.pipelines import table_imports as importing
 
 
 def many_types(count: int) -> pa.Table:

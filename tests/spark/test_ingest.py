@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import phalanx
 import phalanx.spark
 from phalanx.errors import InvalidSpec, PhalanxError, SchemaMismatch
-from phalanx.spark import ingesting
+from phalanx.spark.pipelines import ingest as ingesting
 
 CSV = """id,at,day,name,price
 1,2013-06-24 23:30:00,2013-06-24,"a, b",1.5

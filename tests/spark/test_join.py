@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import phalanx
 import phalanx.spark
 from phalanx.errors import SchemaMismatch
-from phalanx.planning.join_kinds import HOWS
+from phalanx.planning.joins.kinds import HOWS
 from spark.joins import assert_same, physical_plan, together
 
 LEFT = pa.schema(

@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 import phalanx
 import phalanx.spark
 from phalanx.errors import CommitConflict, PhalanxError, SchemaMismatch
-from phalanx.spark import merging
-from phalanx.table.merging import MergeCounts
-from phalanx.table.row_jobs import RowJob, TaskChanges
-from phalanx.table.row_lookup import KeyedLeaves, LookupWork
+from phalanx.spark.pipelines import merge as merging
+from phalanx.table.jobs.row_job import RowJob, TaskChanges
+from phalanx.table.jobs.row_lookup import KeyedLeaves, LookupWork
+from phalanx.table.write.merge import MergeCounts
 from spark.lakes import rows_of
 
 # Spark's processes do not find the modules of tests.

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import phalanx
-from phalanx.spark.options import READ, STREAM_READ, STREAM_WRITE, WRITE
+from phalanx.spark.runtime.options import READ, STREAM_READ, STREAM_WRITE, WRITE
 from spark.conftest import MASTER
 from spark.lakes import Lake, lake_at, rows_of
 

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import phalanx
 import phalanx.spark
-from phalanx.planning.join_kinds import HOWS
-from phalanx.spark.types import spark_schema
+from phalanx.planning.joins.kinds import HOWS
+from phalanx.spark.runtime.types import spark_schema
 from spark.joins import assert_same
 
 SOAK = os.environ.get("PHALANX_PROFILE") == "soak"

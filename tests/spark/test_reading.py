@@ -22,7 +22,7 @@ import phalanx
 from integration.conftest import s3  # noqa: F401
 from integration.stores import Store
 from phalanx.planning.splits import FEWEST_BYTES, MOST_BYTES, OPENING_BYTES, split_size
-from phalanx.table.splitting import ScanTask, tasks_of
+from phalanx.table.read.scan_tasks import ScanTask, tasks_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("text", pa.string())])
 

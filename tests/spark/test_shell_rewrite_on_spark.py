@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 import phalanx
 from integration.shell import run_json
-from phalanx.table import rewriting, work
+from phalanx.table.jobs import work
+from phalanx.table.maintenance import rewrite as rewriting
 
 
 def test_files_are_rewritten_and_rows_moved(spark: SparkSession, uri: str) -> None:

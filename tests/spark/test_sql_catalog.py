@@ -16,7 +16,8 @@ import phalanx.spark
 from integration.conftest import s3  # noqa: F401
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-from phalanx.spark import bridge, configure
+from phalanx.spark import configure
+from phalanx.spark.sql import bridge
 from spark.conftest import TOKEN
 from spark.joins import physical_plan
 from spark.lakes import Lake, lake_at, rows_of

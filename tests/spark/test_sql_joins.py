@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 import phalanx
 from conformance.test_hashes import CASES, array_of, type_of
 from phalanx.errors import SchemaMismatch
-from phalanx.model.buckets import Bucket
-from phalanx.model.calendar_parts import DATE_CHAIN
-from phalanx.model.spec import PartitionField
-from phalanx.spark.partitioning import MOST_PARTITIONS, is_known_to_java
-from phalanx.spark.types import arrow_schema, fitted, spark_schema
+from phalanx.model.specs.spec import PartitionField
+from phalanx.model.transforms.buckets import Bucket
+from phalanx.model.transforms.calendar_parts import DATE_CHAIN
+from phalanx.spark.pushdown.partitioning import MOST_PARTITIONS, is_known_to_java
+from phalanx.spark.runtime.types import arrow_schema, fitted, spark_schema
 from spark.conftest import LOCAL, MASTER
 from spark.joins import physical_plan
 

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import phalanx
-from faults.history import Rule
+from faults.programs.history_checker import Rule
 from spark.conftest import MASTER
 from spark.lakes import Lake, lake_at
 from spark.statement_histories import SCHEMA, Change, changes, found_anomalies

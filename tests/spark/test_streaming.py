@@ -17,10 +17,10 @@ from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import phalanx
-from phalanx.spark.options import STREAM_WRITE, Options
-from phalanx.spark.stream_sink import stream_writer_of
-from phalanx.spark.stream_source import SnapshotReader
-from phalanx.spark.types import spark_schema
+from phalanx.spark.runtime.options import STREAM_WRITE, Options
+from phalanx.spark.runtime.types import spark_schema
+from phalanx.spark.source.stream_sink import stream_writer_of
+from phalanx.spark.source.stream_source import SnapshotReader
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.spark import bridge
+from phalanx.spark.sql import bridge
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def test_a_wheel_has_the_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (name,) = (each for each in archive.namelist() if each.endswith(".jar"))
         archive.extract(name, tmp_path)
     shipped = tmp_path / name
-    assert shipped.parent == tmp_path / "phalanx" / "spark" / "jars"
+    assert shipped.parent == tmp_path / "phalanx" / "spark" / "sql" / "jars"
     with zipfile.ZipFile(shipped) as jar:
         assert "phalanx/bridge/Source.class" in jar.namelist()
     # A machine with a JRE only, and nothing in its cache.

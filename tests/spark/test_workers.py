@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import traceback
-from phalanx.spark.workers import end_quietly
+from phalanx.spark.runtime.workers import end_quietly
 
 end_quietly()
 end_quietly()

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from phalanx.model.evolution import next_spec
-from phalanx.model.predicate import Leaf, Opaque
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.model.syntax import Column
-from phalanx.model.transform import Identity, Projection
+from phalanx.model.predicates.predicate import Leaf, Opaque
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.model.sql.syntax import Column
+from phalanx.model.transforms.transform import Identity, Projection
 from phalanx.planning.rewrite import (
     RewriteDataFilesPlanner,
     RewriteOptions,

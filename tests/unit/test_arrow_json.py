@@ -5,7 +5,7 @@ import pytest
 from lance_namespace_urllib3_client.models import JsonArrowDataType, JsonArrowSchema
 
 from phalanx.errors import InvalidSchema
-from phalanx.model.arrow_json import (
+from phalanx.model.schema.arrow_json import (
     field_from_json,
     field_to_json,
     schema_from_json,

@@ -4,10 +4,9 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidPredicate
-from phalanx.model import engine
-from phalanx.model.binding import bind
 from phalanx.model.murmur3 import murmur3
-from phalanx.model.predicate import (
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.predicate import (
     FALSE,
     TRUE,
     And,
@@ -20,9 +19,10 @@ from phalanx.model.predicate import (
     Or,
     columns_of,
 )
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.schema import Schema
-from phalanx.model.syntax import Column
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.schema.schema import Schema
+from phalanx.model.sql import engine
+from phalanx.model.sql.syntax import Column
 
 SCHEMA = Schema.of(
     pa.schema(

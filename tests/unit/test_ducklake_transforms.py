@@ -12,23 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.buckets import Bucket
-from phalanx.model.calendar_parts import DATE_CHAIN, Day, Hour, Month, Year
-from phalanx.model.ducklake_transforms import (
+from phalanx.model.predicates.predicate import In, IsNull, NotNull
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.spec import PartitionField, PartitionSpec
+from phalanx.model.sql.syntax import Column
+from phalanx.model.transforms.buckets import Bucket
+from phalanx.model.transforms.calendar_parts import DATE_CHAIN, Day, Hour, Month, Year
+from phalanx.model.transforms.ducklake import (
     DuckLakeBucket,
     LongPart,
     Unrepeatable,
     ducklake_hash,
 )
-from phalanx.model.epoch_parts import EpochDay, EpochHour, EpochMonth, EpochYear
-from phalanx.model.evolution import next_spec
-from phalanx.model.hive_functions import HiveBucket
-from phalanx.model.masked_buckets import MaskedBucket
-from phalanx.model.predicate import In, IsNull, NotNull
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.model.syntax import Column
-from phalanx.model.transform import IDENTITY
+from phalanx.model.transforms.epoch_parts import EpochDay, EpochHour, EpochMonth, EpochYear
+from phalanx.model.transforms.hive import HiveBucket
+from phalanx.model.transforms.masked_buckets import MaskedBucket
+from phalanx.model.transforms.transform import IDENTITY
 
 MOMENT = datetime.datetime(2017, 11, 16, 22, 31, 8)
 SCHEMA = Schema.of(

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.evolution import check_specs, next_spec
-from phalanx.model.partition_by import (
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import check_specs, next_spec
+from phalanx.model.specs.partition_by import (
     PartitionBy,
     bucket,
     expression,
@@ -16,8 +17,7 @@ from phalanx.model.partition_by import (
     truncate,
     year,
 )
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.specs.spec import PartitionSpec
 
 SCHEMA = Schema.of(
     pa.schema(

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidPredicate
-from phalanx.model.binding import bind
-from phalanx.model.evaluation import matches
-from phalanx.model.expression import checked
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.schema import Schema
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.evaluation import matches
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.schema.schema import Schema
+from phalanx.model.transforms.expression import checked
 
 SCHEMA = Schema.of(
     pa.schema(

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSpec, SchemaMismatch
-from phalanx.model.buckets import Bucket, MultiBucket
-from phalanx.model.calendar_parts import Day, Hour, Month, Year
-from phalanx.model.evolution import next_spec
-from phalanx.model.expression import Expression, checked, parsed
-from phalanx.model.partition_by import bucket, expression, multi_bucket
-from phalanx.model.schema import Schema
-from phalanx.model.transform import IDENTITY, Transform
-from phalanx.model.truncate import Truncate
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import bucket, expression, multi_bucket
+from phalanx.model.transforms.buckets import Bucket, MultiBucket
+from phalanx.model.transforms.calendar_parts import Day, Hour, Month, Year
+from phalanx.model.transforms.expression import Expression, checked, parsed
+from phalanx.model.transforms.transform import IDENTITY, Transform
+from phalanx.model.transforms.truncate import Truncate
 
 TEXT, INT, DATE = pa.string(), pa.int64(), pa.date32()
 MOMENT, PARIS = pa.timestamp("us"), pa.timestamp("us", "Europe/Paris")

@@ -11,12 +11,10 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSpec
-from phalanx.model import engine
-from phalanx.model.buckets import Bucket, MultiBucket
-from phalanx.model.evolution import next_spec
-from phalanx.model.expression import Expression, checked
-from phalanx.model.expression_specs import from_array, to_array
-from phalanx.model.partition_by import (
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.expression_draft import from_array, to_array
+from phalanx.model.specs.partition_by import (
     bucket,
     expression,
     identity,
@@ -24,10 +22,12 @@ from phalanx.model.partition_by import (
     truncate,
     year,
 )
-from phalanx.model.schema import Schema
-from phalanx.model.transform import IDENTITY
-from phalanx.planning.join import JoinSide, compatibility
-from phalanx.storage.properties import properties_of
+from phalanx.model.sql import engine
+from phalanx.model.transforms.buckets import Bucket, MultiBucket
+from phalanx.model.transforms.expression import Expression, checked
+from phalanx.model.transforms.transform import IDENTITY
+from phalanx.planning.joins.compatibility import JoinSide, compatibility
+from phalanx.storage.state.properties import properties_of
 
 SCHEMA = Schema.of(
     pa.schema(
@@ -151,7 +151,7 @@ def test_the_smallest_hash_has_a_bucket(monkeypatch: pytest.MonkeyPatch, count: 
 
 def test_every_distinct_value_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    from phalanx.model import md5_int as module
+    from phalanx.model.sql import md5_int as module
 
     original = module.relation
 

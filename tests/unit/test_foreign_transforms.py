@@ -10,17 +10,23 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.binding import bind
-from phalanx.model.buckets import Bucket
-from phalanx.model.calendar_parts import DATE_CHAIN
-from phalanx.model.epoch_parts import EpochDay, EpochHour, EpochMonth, EpochPart, EpochYear
-from phalanx.model.foreign_transform import nearest
-from phalanx.model.masked_buckets import MaskedBucket
-from phalanx.model.rendering import summary
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.model.transform import IDENTITY
-from phalanx.planning.projection import project_on_spec
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.rendering import summary
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.spec import PartitionField, PartitionSpec
+from phalanx.model.transforms.buckets import Bucket
+from phalanx.model.transforms.calendar_parts import DATE_CHAIN
+from phalanx.model.transforms.epoch_parts import (
+    EpochDay,
+    EpochHour,
+    EpochMonth,
+    EpochPart,
+    EpochYear,
+)
+from phalanx.model.transforms.foreign import nearest
+from phalanx.model.transforms.masked_buckets import MaskedBucket
+from phalanx.model.transforms.transform import IDENTITY
+from phalanx.planning.pruning.projection import project_on_spec
 
 MOMENTS = pa.array(
     [datetime.datetime(2017, 11, 16, 22, 31, 8), datetime.datetime(1969, 12, 31, 23), None],

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from phalanx.model.evolution import next_spec
-from phalanx.model.partition_by import PartitionBy
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.planning.granularity import coarser, finer
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import PartitionBy
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.planning.spec_suggestions import coarser, finer
 
 SCHEMA = Schema.of(
     pa.schema(

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phalanx.model.grouping import positions
+from phalanx.model.schema.grouping import positions
 
 VALUES: dict[pa.DataType, list[Any]] = {
     pa.int64(): [3, None, -7],

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSpec
-from phalanx.model import engine
-from phalanx.model.buckets import Bucket
-from phalanx.model.expression import checked
-from phalanx.model.hive_functions import HiveBucket, HiveHash, HiveTruncate
-from phalanx.model.predicate import FALSE, TRUE, Compare, In, Leaf, Predicate
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.syntax import Column
-from phalanx.model.transform import IDENTITY, Transform
-from phalanx.model.truncate import Truncate
+from phalanx.model.predicates.predicate import FALSE, TRUE, Compare, In, Leaf, Predicate
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.sql import engine
+from phalanx.model.sql.syntax import Column
+from phalanx.model.transforms.buckets import Bucket
+from phalanx.model.transforms.expression import checked
+from phalanx.model.transforms.hive import HiveBucket, HiveHash, HiveTruncate
+from phalanx.model.transforms.transform import IDENTITY, Transform
+from phalanx.model.transforms.truncate import Truncate
 
 
 def encoded(value: Any) -> bytes:

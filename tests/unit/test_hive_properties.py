@@ -10,14 +10,19 @@ import pytest
 
 import phalanx
 from phalanx.errors import InvalidSchema, InvalidSpec, NotPartitioned
-from phalanx.model import arrow_json
-from phalanx.model.arrow_ipc_json import schema_from_any_json
-from phalanx.model.calendar_parts import Hour
-from phalanx.model.evolution import next_spec
-from phalanx.model.hive_functions import HiveBucket, HiveHash, HiveTruncate
-from phalanx.model.hive_properties import IS_PARTITIONED, PARTITION_COLUMNS, SCHEMA, HiveProperties
-from phalanx.model.schema import Schema
-from phalanx.model.transform import IDENTITY, Transform
+from phalanx.model.schema import arrow_json
+from phalanx.model.schema.arrow_ipc_json import schema_from_any_json
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.hive_properties import (
+    IS_PARTITIONED,
+    PARTITION_COLUMNS,
+    SCHEMA,
+    HiveProperties,
+)
+from phalanx.model.transforms.calendar_parts import Hour
+from phalanx.model.transforms.hive import HiveBucket, HiveHash, HiveTruncate
+from phalanx.model.transforms.transform import IDENTITY, Transform
 
 COLUMNS = pa.schema(
     [

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSpec, PhalanxError
-from phalanx.model.binding import bind
-from phalanx.model.foreign_transform import nearest
-from phalanx.model.iceberg_transforms import IcebergTruncate, Unevaluable, Void
-from phalanx.model.masked_buckets import MaskedBucket
 from phalanx.model.murmur3 import murmur3
-from phalanx.model.rendering import summary
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.model.truncate import Truncate
-from phalanx.planning.projection import project_on_spec
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.rendering import summary
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.spec import PartitionField, PartitionSpec
+from phalanx.model.transforms.foreign import nearest
+from phalanx.model.transforms.iceberg import IcebergTruncate, Unevaluable, Void
+from phalanx.model.transforms.masked_buckets import MaskedBucket
+from phalanx.model.transforms.truncate import Truncate
+from phalanx.planning.pruning.projection import project_on_spec
 
 
 @pytest.mark.parametrize(

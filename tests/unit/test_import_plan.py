@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import phalanx
-from phalanx.model.epoch_parts import EpochDay, EpochMonth
-from phalanx.model.evolution import next_spec
-from phalanx.model.hive_functions import HiveBucket, HiveHash
-from phalanx.model.masked_buckets import MaskedBucket
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.model.storable import as_stored, storable_type
-from phalanx.model.transform import Transform
+from phalanx.model.schema.schema import Schema
+from phalanx.model.schema.storable_types import as_stored, storable_type
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.spec import PartitionField, PartitionSpec
+from phalanx.model.transforms.epoch_parts import EpochDay, EpochMonth
+from phalanx.model.transforms.hive import HiveBucket, HiveHash
+from phalanx.model.transforms.masked_buckets import MaskedBucket
+from phalanx.model.transforms.transform import Transform
+from phalanx.planning.import_mapping import mapped_specs
 from phalanx.planning.import_plan import Amount, ColumnMapping, ImportPlan
-from phalanx.planning.import_specs import mapped_specs
 from properties.strategies import rows, specs
 
 SCHEMA = Schema.of(

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import PhalanxError, SchemaMismatch
-from phalanx.model.evolution import next_spec
-from phalanx.model.partition_by import (
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import (
     bucket,
     day,
     expression,
@@ -21,14 +22,13 @@ from phalanx.model.partition_by import (
     truncate,
     year,
 )
-from phalanx.model.partition_key import PartitionKey
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.specs.partition_key import PartitionKey
+from phalanx.model.specs.spec import PartitionSpec
 from phalanx.planning.join_cuts import JoinTask, Piece
-from phalanx.planning.join_keys import On, comparable, join_keys
-from phalanx.planning.join_kinds import HOWS, how_of
-from phalanx.planning.join_leaves import Fragment, JoinedTable, JoinLeaf, SpecLeaves
-from phalanx.planning.join_plan import JoinPlan, planned
+from phalanx.planning.joins.keys import On, comparable, join_keys
+from phalanx.planning.joins.kinds import HOWS, how_of
+from phalanx.planning.joins.leaves import Fragment, JoinedTable, JoinLeaf, SpecLeaves
+from phalanx.planning.joins.plan import JoinPlan, planned
 
 COLUMNS = pa.schema(
     [

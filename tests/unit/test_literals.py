@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from datafusion import SessionContext
 
-from phalanx.model.literals import (
+from phalanx.model.sql.literals import (
     NotExpressible,
     comparand_sql,
     comparands_sql,

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidPredicate
-from phalanx.model.binding import bind
-from phalanx.model.moments import moment_of, with_moments
-from phalanx.model.predicate import Compare
-from phalanx.model.schema import Schema
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.predicate import Compare
+from phalanx.model.predicates.relative_times import moment_of, with_moments
+from phalanx.model.schema.schema import Schema
 
 NOW = datetime(2024, 3, 31, 13, 30, 15, 250_000, tzinfo=UTC)
 SCHEMA = Schema.of(

@@ -9,9 +9,7 @@ import pytest
 
 import phalanx
 from phalanx.errors import InvalidSpec
-from phalanx.model.buckets import Bucket, MultiBucket
-from phalanx.model.calendar_parts import Day, Hour, Month, Year
-from phalanx.model.partition_by import (
+from phalanx.model.specs.partition_by import (
     CustomExpression,
     PartitionTerm,
     bucket,
@@ -25,8 +23,10 @@ from phalanx.model.partition_by import (
     truncate,
     year,
 )
-from phalanx.model.transform import IDENTITY
-from phalanx.model.truncate import Truncate
+from phalanx.model.transforms.buckets import Bucket, MultiBucket
+from phalanx.model.transforms.calendar_parts import Day, Hour, Month, Year
+from phalanx.model.transforms.transform import IDENTITY
+from phalanx.model.transforms.truncate import Truncate
 
 # --- text ----------------------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from phalanx.model.evolution import next_spec
-from phalanx.model.partition_by import PartitionBy
-from phalanx.model.partition_key import PartitionKey
-from phalanx.model.schema import Schema
-from phalanx.planning.partition_where import where_of
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import PartitionBy
+from phalanx.model.specs.partition_key import PartitionKey
+from phalanx.planning.pruning.partition_where import where_of
 from phalanx.planning.rewrite import MultiSpecPartitionFilter
 
 SCHEMA = Schema.of(

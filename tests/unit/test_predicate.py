@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 from datafusion import SessionConfig, SessionContext
 
-from phalanx.model.binding import bind
-from phalanx.model.literals import from_ordinal
-from phalanx.model.predicate import (
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.predicate import (
     FALSE,
     TRUE,
     And,
@@ -30,9 +29,10 @@ from phalanx.model.predicate import (
     conjuncts,
     leaves,
 )
-from phalanx.model.rendering import for_lance, summary, to_datafusion, to_lance
-from phalanx.model.schema import Schema
-from phalanx.model.syntax import Call, Column, Literal
+from phalanx.model.predicates.rendering import for_lance, summary, to_datafusion, to_lance
+from phalanx.model.schema.schema import Schema
+from phalanx.model.sql.literals import from_ordinal
+from phalanx.model.sql.syntax import Call, Column, Literal
 
 A, B = Column(("a",)), Column(("b",))
 ONE, TWO = In(A, pa.array([1])), In(B, pa.array([2]))

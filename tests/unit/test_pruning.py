@@ -11,13 +11,13 @@ import pytest
 
 from phalanx import bucket, expression, identity, multi_bucket, year
 from phalanx.errors import InvalidSpec
-from phalanx.model.binding import bind
-from phalanx.model.evolution import next_spec
-from phalanx.model.partition_by import PartitionBy
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.schema import Schema
-from phalanx.planning.projection import SpecProjection
-from phalanx.planning.pruning import prune
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import PartitionBy
+from phalanx.planning.pruning.projection import SpecProjection
+from phalanx.planning.pruning.prune import prune
 from properties.oracle import matching
 
 SCHEMA = Schema.of(

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidPredicate, UnknownSpec
-from phalanx.model import engine
-from phalanx.model.evolution import next_spec
-from phalanx.model.partition_by import identity
-from phalanx.model.schema import Schema
-from phalanx.planning import rewrite_filter
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import identity
+from phalanx.model.sql import engine
 from phalanx.planning.rewrite import FilterStats, MultiSpecPartitionFilter, PartitionKey
+from phalanx.planning.rewrites import filter as rewrite_filter
 from unit.rewrite_tables import (
     SCHEMA,
     Unevaluable,

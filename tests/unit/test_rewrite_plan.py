@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidPredicate, SchemaMismatch, UnknownSpec
-from phalanx.model import engine
+from phalanx.model.sql import engine
 from phalanx.planning.rewrite import (
     DeleteFile,
     FilterStats,
@@ -23,7 +23,7 @@ from phalanx.planning.rewrite import (
     RewritePlan,
     file_entries,
 )
-from phalanx.planning.rewrite_entries import DELETES, PATH, POSITION
+from phalanx.planning.rewrites.entries import DELETES, PATH, POSITION
 from unit.rewrite_tables import (
     MEGABYTE,
     SCHEMA,

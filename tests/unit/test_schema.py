@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSchema, SchemaMismatch
-from phalanx.model.schema import FIELD_ID, FORMER_NAMES, LAST_FIELD_ID, Schema
+from phalanx.model.schema.schema import FIELD_ID, FORMER_NAMES, LAST_FIELD_ID, Schema
 
 POINT = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.list_(pa.utf8()))])
 EVENTS = Schema.of(

@@ -11,9 +11,9 @@ import pytest
 
 import phalanx
 from phalanx.errors import PhalanxError, shown, without_secrets
-from phalanx.foreign.ducklake_connection import CatalogLocation
-from phalanx.storage.failures import plain_reason
-from phalanx.storage.location import Location
+from phalanx.foreign.ducklake.connection import CatalogLocation
+from phalanx.storage.lance.failures import plain_reason
+from phalanx.storage.lance.location import Location
 
 SECRET = "hunter2"
 

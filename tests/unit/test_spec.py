@@ -11,15 +11,15 @@ import pytest
 
 from phalanx import bucket, expression, multi_bucket, year
 from phalanx.errors import InvalidPredicate, InvalidSchema, InvalidSpec, SchemaMismatch
-from phalanx.model.binding import bind
-from phalanx.model.evolution import next_spec
-from phalanx.model.expression import parsed
-from phalanx.model.partition_by import PartitionBy
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.model.truncate import Truncate
-from phalanx.planning.pruning import prune
+from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.partition_by import PartitionBy
+from phalanx.model.specs.spec import PartitionField, PartitionSpec
+from phalanx.model.transforms.expression import parsed
+from phalanx.model.transforms.truncate import Truncate
+from phalanx.planning.pruning.prune import prune
 
 INNER = pa.struct([("day", pa.date32()), ("zip", pa.string())])
 SCHEMA = Schema.of(

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from datafusion import SessionContext
 
-from phalanx.model.literals import from_ordinal, type_name, typed_sql
-from phalanx.model.predicate import FALSE, Compare, In, NotIn, NotNull, Predicate, all_of
-from phalanx.model.rendering import to_datafusion
-from phalanx.model.syntax import Column
-from phalanx.model.uncast import uncast_comparison, uncast_membership
+from phalanx.model.predicates.predicate import FALSE, Compare, In, NotIn, NotNull, Predicate, all_of
+from phalanx.model.predicates.rendering import to_datafusion
+from phalanx.model.predicates.uncast import uncast_comparison, uncast_membership
+from phalanx.model.sql.literals import from_ordinal, type_name, typed_sql
+from phalanx.model.sql.syntax import Column
 from properties.oracle import by_duckdb
 
 X = Column(("x",))

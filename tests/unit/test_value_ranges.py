@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from phalanx.model.binding import bind
-from phalanx.model.schema import Schema
-from phalanx.planning.value_ranges import ValueRange, may_hold_within
+from phalanx.model.predicates.binding import bind
+from phalanx.model.schema.schema import Schema
+from phalanx.planning.pruning.value_ranges import ValueRange, may_hold_within
 
 SCHEMA = Schema.of(pa.schema([("s", pa.string()), ("n", pa.int32())]))
 

@@ -13,21 +13,16 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import (
-    changes,
-    descriptions,
-    history,
-    importing,
-    joins,
-    json_text,
-    rewriting,
-    row_changes,
-    searching,
-    upgrading,
-    verifying,
-)
-from phalanx.cli.failures import OneLineFailures, note
-from phalanx.cli.options import (
+from phalanx.cli import upgrading, verifying
+from phalanx.cli.commands import history as changes
+from phalanx.cli.commands import importing, row_changes
+from phalanx.cli.commands import join_plan as joins
+from phalanx.cli.commands import maintenance as history
+from phalanx.cli.commands import rewrite as rewriting
+from phalanx.cli.commands import search as searching
+from phalanx.cli.console import descriptions, json_text
+from phalanx.cli.console.messages import counting_rows, working
+from phalanx.cli.console.options import (
     All,
     Layout,
     Mode,
@@ -42,12 +37,19 @@ from phalanx.cli.options import (
     snapshot_of,
     storage_options,
 )
-from phalanx.cli.progress import counting_rows, working
+from phalanx.cli.console.results import printable
+from phalanx.cli.console.sources import (
+    STDIN,
+    FormatOption,
+    NullOption,
+    chained,
+    source_of,
+    total_rows,
+)
+from phalanx.cli.failures import OneLineFailures, note
 from phalanx.cli.results import show_rows, tell, warn_of_pruning, write_json
-from phalanx.cli.sources import STDIN, FormatOption, NullOption, chained, source_of, total_rows
-from phalanx.cli.tables import printable
 from phalanx.errors import InvalidSchema
-from phalanx.model.schema import Schema
+from phalanx.model.schema.schema import Schema
 from phalanx.table.opening import create as create_table
 from phalanx.table.opening import open as open_table
 from phalanx.table.table import Table

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from phalanx.errors import PhalanxError, without_secrets
-from phalanx.storage.failures import is_lances, plain_reason
+from phalanx.storage.lance.failures import is_lances, plain_reason
 
 # Lance raises plain ValueError and RuntimeError, too.
 _EXPECTED = (PhalanxError, OSError, pa.ArrowException, ValueError, RuntimeError)

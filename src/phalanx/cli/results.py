@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import typer
 
-from phalanx.cli import json_text
+from phalanx.cli.console import json_text
+from phalanx.cli.console.options import Output
+from phalanx.cli.console.results import column, show
 from phalanx.cli.failures import note, warn
-from phalanx.cli.options import Output
-from phalanx.cli.tables import column, show
-from phalanx.planning.scan import ScanPlan
-from phalanx.table.scan import Scan
+from phalanx.planning.pruning.scan_plan import ScanPlan
+from phalanx.table.read.scan import Scan
 
 
 def tell(output: Output, sentence: str, fact: dict[str, Any]) -> None:

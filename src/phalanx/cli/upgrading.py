@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli import json_text
-from phalanx.cli.options import Output, OutputOption, StorageOptions, Uri, storage_options
-from phalanx.cli.progress import working
-from phalanx.cli.tables import printable
+from phalanx.cli.console import json_text
+from phalanx.cli.console.messages import working
+from phalanx.cli.console.options import Output, OutputOption, StorageOptions, Uri, storage_options
+from phalanx.cli.console.results import printable
 from phalanx.table.opening import open as open_table
 
 

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from phalanx.cli import json_text
-from phalanx.cli.options import (
+from phalanx.cli.console import json_text
+from phalanx.cli.console.messages import counting_groups
+from phalanx.cli.console.options import (
     Output,
     OutputOption,
     StorageOptions,
@@ -15,11 +16,10 @@ from phalanx.cli.options import (
     Uri,
     storage_options,
 )
-from phalanx.cli.progress import counting_groups
-from phalanx.cli.tables import printable
-from phalanx.storage.location import Location
+from phalanx.cli.console.results import printable
+from phalanx.storage.lance.location import Location
+from phalanx.table.maintenance.verify import Verified, verify_manifest
 from phalanx.table.opening import open as open_table
-from phalanx.table.verifying import Verified, verify_manifest
 
 
 def verify(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.model.evaluation import holds
-from phalanx.model.predicate import Always, And, Opaque, Or, Predicate, columns_of
+from phalanx.model.predicates.evaluation import holds
+from phalanx.model.predicates.predicate import Always, And, Opaque, Or, Predicate, columns_of
 
 # Longer lists are not worth writing down: what they say is decided on the rows that come back.
 _MOST_TEXTS = 1_000

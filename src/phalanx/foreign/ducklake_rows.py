@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import SchemaMismatch
-from phalanx.model.field_ids import FIELD_ID
+from phalanx.model.schema.field_ids import FIELD_ID
 
 _PARQUET_ID = b"PARQUET:field_id"
 _OWN_ID = FIELD_ID.encode()

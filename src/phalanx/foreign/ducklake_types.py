@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from phalanx.model.ducklake_transforms import MOST_DIGITS_OF_A_LONG
+from phalanx.model.transforms.ducklake import MOST_DIGITS_OF_A_LONG
 
 
 @dataclass(frozen=True, slots=True)

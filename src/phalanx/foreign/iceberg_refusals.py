@@ -11,10 +11,10 @@ from pyiceberg.transforms import UnknownTransform, VoidTransform
 
 from phalanx.errors import PhalanxError
 from phalanx.foreign.file_systems import is_inside
-from phalanx.foreign.iceberg_schema import transform_text
-from phalanx.foreign.iceberg_state import IcebergState
-from phalanx.model.iceberg_transforms import Unevaluable
-from phalanx.planning.rewrite_plan import RewritePlan
+from phalanx.foreign.iceberg.schema import transform_text
+from phalanx.foreign.iceberg.state import IcebergState
+from phalanx.model.transforms.iceberg import Unevaluable
+from phalanx.planning.rewrites.plan import RewritePlan
 
 _WRITABLE_VERSIONS = (1, 2)
 

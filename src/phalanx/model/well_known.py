@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.model.buckets import Bucket, MultiBucket
-from phalanx.model.calendar_parts import DATE_CHAIN
-from phalanx.model.syntax import Call, Column, Literal, Node
-from phalanx.model.transform import IDENTITY, Transform
-from phalanx.model.truncate import Truncate, is_text
+from phalanx.model.sql.syntax import Call, Column, Literal, Node
+from phalanx.model.transforms.buckets import Bucket, MultiBucket
+from phalanx.model.transforms.calendar_parts import DATE_CHAIN
+from phalanx.model.transforms.transform import IDENTITY, Transform
+from phalanx.model.transforms.truncate import Truncate, is_text
 
 
 def well_known(node: Node, sources: int, result: pa.DataType) -> Transform | None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from phalanx.model.partition_key import PartitionKey, json_value
-from phalanx.planning.scan import counted
+from phalanx.model.specs.partition_key import PartitionKey, json_value
+from phalanx.planning.pruning.scan_plan import counted
 
 # A plan for people names no more partitions of one snapshot.
 _MOST_NAMED = 5

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from phalanx.model.partition_by import PartitionTerm
-from phalanx.planning.scan import counted, readable
+from phalanx.model.specs.partition_by import PartitionTerm
+from phalanx.planning.pruning.scan_plan import counted, readable
 
 EXACT, CHANGED, REFUSED = "exact", "changed", "refused"
 _SHOWN_FIELDS = 200

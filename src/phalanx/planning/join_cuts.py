@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from phalanx.planning.join_groups import Places, Region
-from phalanx.planning.join_kinds import Kind, can_give_rows
-from phalanx.planning.join_leaves import JoinedTable, JoinLeaf
+from phalanx.planning.joins.groups import Places, Region
+from phalanx.planning.joins.kinds import Kind, can_give_rows
+from phalanx.planning.joins.leaves import JoinedTable, JoinLeaf
 from phalanx.planning.splits import packed
 
 # The other side of a cut group is read at most so many times the size of the group.

@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from phalanx.model.partition_key import PartitionKey
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.planning.rewrite_entries import checked, file_entries
-from phalanx.planning.rewrite_filter import (
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.partition_key import PartitionKey
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.planning.rewrites.entries import checked, file_entries
+from phalanx.planning.rewrites.filter import (
     Diagnostic,
     FilterStats,
     MultiSpecPartitionFilter,
     unknown_spec,
 )
-from phalanx.planning.rewrite_groups import Packed, joined, packed
-from phalanx.planning.rewrite_options import JOB_ORDERS, JobOrder, RewriteOptions
-from phalanx.planning.rewrite_plan import (
+from phalanx.planning.rewrites.groups import Packed, joined, packed
+from phalanx.planning.rewrites.options import JOB_ORDERS, JobOrder, RewriteOptions
+from phalanx.planning.rewrites.plan import (
     DeleteFile,
     LeftOut,
     RewriteFile,
@@ -32,7 +32,7 @@ from phalanx.planning.rewrite_plan import (
     RewritePlan,
     SpecSummary,
 )
-from phalanx.planning.rewrite_selection import selected
+from phalanx.planning.rewrites.selection import selected
 
 __all__ = [
     "JOB_ORDERS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from phalanx.planning.scan import counted
-from phalanx.table.chunks import Brought, Chunk
+from phalanx.planning.pruning.scan_plan import counted
+from phalanx.table.imports.chunks import Brought, Chunk
 
 
 @dataclass(frozen=True, slots=True)

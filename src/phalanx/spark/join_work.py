@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from phalanx.model.rows import plain_schema
+from phalanx.model.schema.rows import plain_schema
 from phalanx.planning.join_cuts import JoinTask, Piece
-from phalanx.table.joining import JoinReader, SideReader
+from phalanx.table.joins.reader import JoinReader, SideReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from phalanx.errors import PhalanxError
-from phalanx.spark import bridge
+from phalanx.spark.sql import bridge
 
 Builder = TypeVar("Builder")
 

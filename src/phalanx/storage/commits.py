@@ -7,8 +7,8 @@ from typing import Any
 import lance
 from lance import LanceDataset, LanceOperation
 
-from phalanx.storage.checksums import record_commit
-from phalanx.storage.location import Location
+from phalanx.storage.lance.checksums import record_commit
+from phalanx.storage.lance.location import Location
 
 
 def commit(

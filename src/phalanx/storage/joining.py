@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from phalanx.model.rows import one_batch
-from phalanx.planning.join_kinds import Kind
+from phalanx.model.schema.rows import one_batch
+from phalanx.planning.joins.kinds import Kind
 from phalanx.storage.matching import Block, Flags
-from phalanx.storage.spilling import JoinRows, divided
+from phalanx.storage.streams.hash_join import JoinRows, divided
 
 MEMORY = 512 << 20
 LEFT, RIGHT = "left.", "right."

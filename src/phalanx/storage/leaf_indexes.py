@@ -8,7 +8,7 @@ from typing import Any
 
 import lance
 
-from phalanx.storage.known_versions import known
+from phalanx.storage.lance.version_cache import known
 
 INVERTED = "INVERTED"
 # How Lance calls kinds where it describes an index, where that is not how one asks for it.

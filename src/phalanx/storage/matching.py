@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from datafusion import SessionConfig, SessionContext
 
-from phalanx.model.rows import one_batch
-from phalanx.storage.spilling import JoinRows
+from phalanx.model.schema.rows import one_batch
+from phalanx.storage.streams.hash_join import JoinRows
 
 Places: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]

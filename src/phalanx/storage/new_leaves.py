@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from phalanx.model.schema import Schema
-from phalanx.storage import leaf
-from phalanx.storage.location import Location
-from phalanx.storage.naming import leaf_directory
+from phalanx.model.schema.schema import Schema
+from phalanx.storage.lance.location import Location
+from phalanx.storage.leaf import leaf
+from phalanx.storage.state.naming import leaf_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
-from phalanx.storage.checksums import complete
-from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.manifest_changes import put_properties
-from phalanx.storage.parallel import in_parallel
-from phalanx.table.verifying import stored_versions
+from phalanx.storage.lance.checksums import complete
+from phalanx.storage.lance.location import Location
+from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.manifest.changes import put_properties
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.table.maintenance.verify import stored_versions
 
 
 def set_checksums(manifest: Callable[[], Manifest], enabled: bool) -> int:

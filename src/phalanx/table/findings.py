@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args, overload
 
-from phalanx.model.partition_key import PartitionKey, json_value
-from phalanx.planning.scan import counted
+from phalanx.model.specs.partition_key import PartitionKey, json_value
+from phalanx.planning.pruning.scan_plan import counted
 
 Kind: TypeAlias = Literal[
     "missing-partitions",

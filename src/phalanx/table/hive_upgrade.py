@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.errors import InvalidSpec, PhalanxError
-from phalanx.model.expression import checked
-from phalanx.model.hive_functions import HiveBucket, HiveHash, HiveTruncate
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionField, PartitionSpec
-from phalanx.model.truncate import Truncate
-from phalanx.storage.hive_root import HiveRoot, stored_properties
-from phalanx.storage.hive_upgrade import (
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.spec import PartitionField, PartitionSpec
+from phalanx.model.transforms.expression import checked
+from phalanx.model.transforms.hive import HiveBucket, HiveHash, HiveTruncate
+from phalanx.model.transforms.truncate import Truncate
+from phalanx.storage.hive.root import HiveRoot, stored_properties
+from phalanx.storage.hive.upgrade import (
     check_leaves,
     check_toward_zero,
     prepare_leaves,
@@ -26,8 +26,8 @@ from phalanx.storage.hive_upgrade import (
     switch,
     tidy,
 )
-from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
+from phalanx.storage.lance.location import Location
+from phalanx.storage.manifest.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

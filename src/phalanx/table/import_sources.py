@@ -10,16 +10,16 @@ import lance
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.spec import PartitionSpec
 from phalanx.planning.import_plan import ImportUnit
-from phalanx.storage.failures import told
-from phalanx.storage.lance_schema import schema_of
-from phalanx.storage.location import Location
-from phalanx.storage.parallel import in_parallel
-from phalanx.storage.properties import NAMESPACE
-from phalanx.storage.reading import LeafScan
-from phalanx.table.splitting import Piece, pieces
+from phalanx.storage.lance.failures import told
+from phalanx.storage.lance.location import Location
+from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.lance.schema import schema_of
+from phalanx.storage.leaf.reading import LeafScan
+from phalanx.storage.state.properties import NAMESPACE
+from phalanx.table.read.scan_tasks import Piece, pieces
 from phalanx.table.table import Table
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.model.schema import Schema
+from phalanx.model.schema.schema import Schema
 from phalanx.planning.import_plan import (
     EXACT,
     REFUSED,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from phalanx.planning.scan import located
-from phalanx.storage.hive_root import HiveRoot
-from phalanx.storage.leaf_listing import LeafListing
-from phalanx.storage.manifest import Manifest
+from phalanx.planning.pruning.scan_plan import located
+from phalanx.storage.hive.root import HiveRoot
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.storage.manifest.partition_rows import new_partitions
 from phalanx.storage.new_leaves import NewLeaves
-from phalanx.storage.partition_rows import new_partitions
+from phalanx.storage.state.table_state import LeafListing
 
 # The version of a leaf that the manifest does not list.
 NEW = -1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.storage.dropped import leaving_leaves, with_dropped
-from phalanx.storage.expiry import has_files
-from phalanx.storage.files import Folder
-from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import LEAF_DIRECTORY
-from phalanx.storage.ownership import Owner
-from phalanx.storage.publishing import locations_of
+from phalanx.storage.cleanup.expiry import has_files
+from phalanx.storage.commit.publishing import locations_of
+from phalanx.storage.lance.files import Folder
+from phalanx.storage.lance.location import Location
+from phalanx.storage.lance.ownership import Owner
+from phalanx.storage.manifest.dropped import leaving_leaves, with_dropped
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.storage.state.naming import LEAF_DIRECTORY
 
 _HIDDEN = ("_", ".")
 

@@ -10,23 +10,24 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from phalanx.errors import NotPartitioned, PhalanxError
-from phalanx.model.evolution import next_spec
-from phalanx.model.hive_properties import HiveProperties
-from phalanx.model.partition_by import PartitionBy
-from phalanx.model.schema import Schema
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.hive_properties import HiveProperties
+from phalanx.model.specs.partition_by import PartitionBy
 from phalanx.model.stored_json import TEXT, check_object, parse
-from phalanx.storage import creation, hive_creation
-from phalanx.storage.failures import told
-from phalanx.storage.hive_root import open_root
-from phalanx.storage.leaf import check_storable
-from phalanx.storage.leaf_listing import LeafListing
-from phalanx.storage.location import Location
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.naming import new_salt
-from phalanx.storage.properties import EXPRESSIONS, NAMESPACE, Properties, properties_of
-from phalanx.table import strong
-from phalanx.table.jobs import APPEND, WriteJob
+from phalanx.storage.commit import creation
+from phalanx.storage.hive import creation as hive_creation
+from phalanx.storage.hive.root import open_root
+from phalanx.storage.lance.failures import told
+from phalanx.storage.lance.location import Location
+from phalanx.storage.leaf.leaf import check_storable
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.storage.state.naming import new_salt
+from phalanx.storage.state.properties import EXPRESSIONS, NAMESPACE, Properties, properties_of
+from phalanx.storage.state.table_state import LeafListing
+from phalanx.table.jobs.write_job import APPEND, WriteJob
 from phalanx.table.table import Table
+from phalanx.table.transactions import strong_mode as strong
 
 LAYOUTS = (NAMESPACE, EXPRESSIONS, "hive")
 

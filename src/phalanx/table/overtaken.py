@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from phalanx.errors import CommitConflict
-from phalanx.storage.head import Head
-from phalanx.storage.history_rows import entries_of
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.writing import named
-from phalanx.table.keys import keys_named
+from phalanx.storage.commit.head import Head
+from phalanx.storage.commit.history_rows import entries_of
+from phalanx.storage.commit.writing import named
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.table.read.keys import keys_named
 
 
 class Overtaken(CommitConflict):

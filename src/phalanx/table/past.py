@@ -8,17 +8,15 @@ from typing import Self
 
 import pyarrow as pa
 
-from phalanx.storage.failures import tells
-from phalanx.storage.history_rows import committed_markers
-from phalanx.storage.manifest import Manifest
-from phalanx.table import (
-    foreign_writes,
-    history,
-    strong,
-)
-from phalanx.table.feed import ChangeFeed, feed_of
-from phalanx.table.held import HeldTable
-from phalanx.table.transaction import Transaction
+from phalanx.storage.commit.history_rows import committed_markers
+from phalanx.storage.lance.failures import tells
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.table.handle import HeldTable
+from phalanx.table.history import snapshots as history
+from phalanx.table.history.change_feed import ChangeFeed, feed_of
+from phalanx.table.transactions import foreign_writes
+from phalanx.table.transactions import strong_mode as strong
+from phalanx.table.write.transaction import Transaction
 
 
 class Past(HeldTable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.errors import PhalanxError
-from phalanx.storage.manifest import Manifest
+from phalanx.storage.manifest.manifest import Manifest
 
 
 def check_unpinned(manifest: Manifest) -> None:

@@ -8,16 +8,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from phalanx.planning.scan import ScanPlan
+from phalanx.planning.pruning.scan_plan import ScanPlan
 from phalanx.planning.search_options import RRF, SearchOptions
-from phalanx.storage.failures import tells
-from phalanx.table import (
-    inspection,
-)
-from phalanx.table.held import HeldTable
-from phalanx.table.keys import leaf_with
-from phalanx.table.scan import Scan, bound, plan_of, scan_of
-from phalanx.table.search import search
+from phalanx.storage.lance.failures import tells
+from phalanx.table.handle import HeldTable
+from phalanx.table.read import inspection
+from phalanx.table.read.keys import leaf_with
+from phalanx.table.read.scan import Scan, bound, plan_of, scan_of
+from phalanx.table.read.search import search
 
 
 class Reads(HeldTable):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phalanx.model.partition_key import PartitionKey
-from phalanx.storage.location import Location
-from phalanx.storage.replacing import Replacement
+from phalanx.model.specs.partition_key import PartitionKey
+from phalanx.storage.lance.location import Location
+from phalanx.storage.leaf.replacements import Replacement
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from phalanx.errors import SchemaMismatch
-from phalanx.model.partition_by import PartitionBy
-from phalanx.model.spec import PartitionSpec
-from phalanx.storage.failures import tells
-from phalanx.table import changes as property_changes
+from phalanx.model.specs.partition_by import PartitionBy
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.storage.lance.failures import tells
+from phalanx.table import evolution as property_changes
 from phalanx.table.past import Past
 from phalanx.table.reads import Reads
 from phalanx.table.upkeep import Upkeep

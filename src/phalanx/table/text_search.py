@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from phalanx.model.best import Best
-from phalanx.model.bm25 import Documents, scores
-from phalanx.model.predicate import TRUE
-from phalanx.storage.open_leaf import OpenLeaf
-from phalanx.storage.parallel import in_parallel
-from phalanx.storage.reading import SCAN_THREADS, LeafScan, in_order
-from phalanx.storage.texts import (
+from phalanx.model.predicates.predicate import TRUE
+from phalanx.model.search.bm25 import Documents, scores
+from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.leaf.reading import SCAN_THREADS, LeafScan, in_order
+from phalanx.storage.search.full_text import (
     Counted,
     LeafDocuments,
     TextQuery,
@@ -21,6 +20,7 @@ from phalanx.storage.texts import (
     taken_apart,
     texts_of,
 )
+from phalanx.storage.search.open_leaf import OpenLeaf
 
 
 def best_texts(scans: Sequence[LeafScan], query: TextQuery, k: int) -> Best:

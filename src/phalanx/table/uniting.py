@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from phalanx.model.rows import plain_schema
+from phalanx.model.schema.rows import plain_schema
 from phalanx.planning.rewrite import MultiSpecPartitionFilter, RewriteOptions
-from phalanx.storage import leaf
-from phalanx.storage.leaf_listing import DoubledPartition, LeafListing, Leaves
-from phalanx.storage.manifest import Manifest
-from phalanx.storage.parallel import WRITE_THREADS, in_parallel
-from phalanx.storage.reading import LeafScan
-from phalanx.storage.shuffle import for_writing
-from phalanx.storage.writing import LeafWrite, emptying
-from phalanx.table import strong
-from phalanx.table.arrivals import Target
-from phalanx.table.operations import REPEAT
-from phalanx.table.rewrite_files import FileLeaf, opened_leaves
-from phalanx.table.transaction import run_alone
+from phalanx.storage.commit.writing import LeafWrite, emptying
+from phalanx.storage.lance.parallel import WRITE_THREADS, in_parallel
+from phalanx.storage.leaf import leaf
+from phalanx.storage.leaf.reading import LeafScan
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.storage.state.table_state import DoubledPartition, LeafListing, Leaves
+from phalanx.storage.streams.shuffle import for_writing
+from phalanx.table.read.rewrite_planning import FileLeaf, opened_leaves
+from phalanx.table.transactions import strong_mode as strong
+from phalanx.table.write.incoming_rows import Target
+from phalanx.table.write.operations import REPEAT
+from phalanx.table.write.transaction import run_alone
 
 
 @dataclass(frozen=True, slots=True)

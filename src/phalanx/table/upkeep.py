@@ -7,33 +7,36 @@ from datetime import timedelta
 from typing import Any
 
 from phalanx.errors import PhalanxError
-from phalanx.model.indexes import IndexSpec
+from phalanx.model.search.indexes import IndexSpec
 from phalanx.planning.rewrite import RewritePlan
-from phalanx.planning.rewrite_options import rewrite_options
-from phalanx.storage.failures import tells
-from phalanx.storage.hive_root import HiveRoot
-from phalanx.storage.manifest import Manifest
-from phalanx.table import (
-    checksumming,
-    erasing,
-    hive_upgrade,
-    indexing,
-)
-from phalanx.table.erasing import Erased
+from phalanx.planning.rewrites.options import rewrite_options
+from phalanx.storage.hive.root import HiveRoot
+from phalanx.storage.lance.failures import tells
+from phalanx.storage.manifest.manifest import Manifest
+from phalanx.table import checksumming, hive_upgrade
 from phalanx.table.findings import Health
-from phalanx.table.health import health
+from phalanx.table.handle import HeldTable
 from phalanx.table.health_limits import health_limits
-from phalanx.table.held import HeldTable
 from phalanx.table.hive_upgrade import UpgradePlan
-from phalanx.table.indexing import Indexed
-from phalanx.table.moving import Move, plan_move
-from phalanx.table.rewrite_files import planned
-from phalanx.table.rewriting import MOST_COMMITS, Compaction, Progress, Rewritten, commits_of
+from phalanx.table.maintenance import erase as erasing
+from phalanx.table.maintenance import indexes as indexing
+from phalanx.table.maintenance.erase import Erased
+from phalanx.table.maintenance.health import health
+from phalanx.table.maintenance.indexes import Indexed
+from phalanx.table.maintenance.move import Move, plan_move
+from phalanx.table.maintenance.rewrite import (
+    MOST_COMMITS,
+    Compaction,
+    Progress,
+    Rewritten,
+    commits_of,
+)
+from phalanx.table.maintenance.upgrade import Upgrade, upgrade
+from phalanx.table.maintenance.vacuum import Vacuumed, vacuum
+from phalanx.table.maintenance.verify import Progress as VerifyProgress
+from phalanx.table.maintenance.verify import Verified, verify
+from phalanx.table.read.rewrite_planning import planned
 from phalanx.table.uniting import unite
-from phalanx.table.upgrading import Upgrade, upgrade
-from phalanx.table.vacuum import Vacuumed, vacuum
-from phalanx.table.verifying import Progress as VerifyProgress
-from phalanx.table.verifying import Verified, verify
 
 # What a rewrite takes beside its options: where rows go, and how they are committed.
 _OF_THE_RUN = ("target_spec", "partial_progress", "max_commits")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from phalanx.model.evolution import next_spec
-from phalanx.model.hive_properties import HiveProperties
-from phalanx.model.partition_by import PartitionBy
-from phalanx.model.schema import Schema
-from phalanx.model.spec import PartitionSpec
-from phalanx.storage.properties import EXPRESSIONS
+from phalanx.model.schema.schema import Schema
+from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.hive_properties import HiveProperties
+from phalanx.model.specs.partition_by import PartitionBy
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.storage.state.properties import EXPRESSIONS
 from phalanx.table.table import Table
 
 

@@ -7,20 +7,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phalanx.model.partition_key import PartitionKey
-from phalanx.storage.failures import tells
-from phalanx.table import (
-    merging,
-    operations,
-    retention,
-    updating,
-)
-from phalanx.table.adopt import adopt
-from phalanx.table.held import HeldTable
-from phalanx.table.jobs import WriteJob
-from phalanx.table.keys import named_key
-from phalanx.table.merging import MergeCounts
-from phalanx.table.retention import Retained
+from phalanx.model.specs.partition_key import PartitionKey
+from phalanx.storage.lance.failures import tells
+from phalanx.table.handle import HeldTable
+from phalanx.table.jobs.write_job import WriteJob
+from phalanx.table.read.keys import named_key
+from phalanx.table.write import merge as merging
+from phalanx.table.write import operations, retention
+from phalanx.table.write import update as updating
+from phalanx.table.write.adopt import adopt
+from phalanx.table.write.merge import MergeCounts
+from phalanx.table.write.retention import Retained
 
 
 class Writes(HeldTable):

@@ -1,0 +1,1 @@
+"""The commands of the shell, several to a module where they belong together."""

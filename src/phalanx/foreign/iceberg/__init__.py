@@ -1,0 +1,1 @@
+"""Iceberg tables through pyiceberg: plan scans and rewrites, run rewrites, read their rows."""

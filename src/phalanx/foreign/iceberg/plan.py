@@ -1,0 +1,178 @@
+"""The plan of a read of an Iceberg table: its files that may hold a match, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from phalanx.foreign.iceberg.deletes import Deletes, IcebergDelete
+from phalanx.foreign.iceberg.manifests import FORMAT, SEQUENCE
+from phalanx.model.specs.partition_key import PartitionKey, json_value, plain_values
+from phalanx.model.specs.spec import PartitionSpec
+from phalanx.planning.pruning.projection import SpecProjection
+from phalanx.planning.pruning.scan_plan import counted, readable
+from phalanx.planning.rewrites.entries import BYTES, PATH, ROWS, numbers
+from phalanx.planning.rewrites.filter import Diagnostic, FilterStats
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergFile:
+    """A data file: the rows that were written to it, its partition, and what deletes from it."""
+
+    path: str
+    bytes: int
+    rows: int
+    key: PartitionKey
+    format: str
+    sequence_number: int
+    deletes: tuple[IcebergDelete, ...]
+
+    @property
+    def spec_id(self) -> int:
+        """The spec it was written under."""
+        return self.key.spec_id
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Its partition values, one for each field of its spec."""
+        return self.key.values
+
+
+@dataclass(frozen=True, eq=False)
+class IcebergPlan:
+    """The files to read, spec by spec, in the order of sequence numbers and paths.
+
+    Files are chosen by their partitions alone: column statistics are not consulted.
+    """
+
+    table: str
+    snapshot_id: int | None
+    where: str | None
+    specs: Mapping[int, PartitionSpec]
+    labels: Mapping[int, str]
+    projections: Mapping[int, SpecProjection]
+    kept: Mapping[int, pa.Table]
+    deletes: Deletes
+    total_files: Mapping[int, int]
+    manifests_read: int
+    manifests_skipped: int
+    stats: FilterStats
+    diagnostics: tuple[Diagnostic, ...]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IcebergPlan):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @cached_property
+    def files(self) -> tuple[IcebergFile, ...]:
+        """The files that may hold a matching row."""
+        return tuple(self._files())
+
+    def _files(self) -> Iterator[IcebergFile]:
+        for spec_id, table in self.kept.items():
+            deletes = self.deletes.of(spec_id, table.num_rows)
+            fields = [field.field_id for field in self.specs[spec_id].fields]
+            names = (PATH, BYTES, ROWS, FORMAT, SEQUENCE)
+            columns = [plain_values(table.column(name)) for name in (*names, *fields)]
+            for found, row in zip(deletes, zip(*columns, strict=True), strict=True):
+                path, size, rows, form, sequence, *values = row
+                key = PartitionKey(spec_id, tuple(values))
+                yield IcebergFile(path, size, rows, key, form, sequence, found)
+
+    @property
+    def planned(self) -> int:
+        """How many files are to be read."""
+        return sum(table.num_rows for table in self.kept.values())
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they have."""
+        return sum(int(numbers(table, BYTES).sum()) for table in self.kept.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it."""
+        return {
+            "table": self.table,
+            "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
+            "where": self.where,
+            "planned_files": self.planned,
+            "total_files": sum(self.total_files.values()),
+            "planned_bytes": self.bytes,
+            "manifests_read": self.manifests_read,
+            "manifests_skipped": self.manifests_skipped,
+            "stats": self.stats.to_dict(),
+            "diagnostics": [each.to_dict() for each in self.diagnostics],
+            "specs": [self._spec_dict(spec_id) for spec_id in self.kept],
+            "files": [self._file_dict(file) for file in self.files],
+        }
+
+    def _spec_dict(self, spec_id: int) -> dict[str, Any]:
+        projection = self.projections.get(spec_id)
+        return {
+            "spec_id": spec_id,
+            "partition_by": self.labels[spec_id],
+            "planned_files": self.kept[spec_id].num_rows,
+            "total_files": self.total_files[spec_id],
+            "conditions": [
+                {
+                    "condition": reason.condition,
+                    "pushed": reason.pushed,
+                    "stays_for_the_scan": not reason.exact,
+                    "why": reason.why or None,
+                }
+                for reason in (projection.reasons if projection else ())
+            ],
+        }
+
+    def _file_dict(self, file: IcebergFile) -> dict[str, Any]:
+        names = (field.field_id for field in self.specs[file.spec_id].fields)
+        return {
+            "path": file.path,
+            "bytes": file.bytes,
+            "rows": file.rows,
+            "spec_id": file.spec_id,
+            "values": dict(zip(names, map(json_value, file.values), strict=True)),
+            "deletes": [{"path": each.path, "kind": each.kind} for each in file.deletes],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if self.where is not None:
+            yield f"where {self.where}"
+        total = counted(sum(self.total_files.values()), "file")
+        yield f"reads {self.planned:,} of {total} of {self.table}, {readable(self.bytes)}"
+        every = counted(self.manifests_read + self.manifests_skipped, "manifest")
+        yield f"{self.manifests_read:,} of {every} had to be read"
+        if used := {delete.path for file in self.files for delete in file.deletes}:
+            yield f"{counted(len(used), 'delete file')} to apply"
+        for spec_id, table in self.kept.items():
+            of = counted(self.total_files[spec_id], "file")
+            label = self.labels[spec_id] or "nothing"
+            yield f"spec {spec_id} by {label}: reads {table.num_rows:,} of {of}"
+            projection = self.projections.get(spec_id)
+            for reason in projection.reasons if projection else ():
+                yield f"  {reason.condition}"
+                yield f"    prunes by {reason.pushed or 'nothing, taken by itself'}"
+                if not reason.exact:
+                    yield f"    stays for the scan: {reason.why}"
+        for each in self.diagnostics:
+            kept = counted(each.partitions, "partition")
+            yield f"spec {each.spec_id} includes {kept} undecided: {each.cause}"
+        if self.where is not None:
+            yield "files are chosen by their partitions: column statistics are not consulted"
+        for file in self.files[:_SHOWN]:
+            deletes = f", {counted(len(file.deletes), 'delete file')}" if file.deletes else ""
+            yield f"{file.path}: {counted(file.rows, 'row')}, {readable(file.bytes)}{deletes}"
+        if (hidden := self.planned - _SHOWN) > 0:
+            yield f"and {counted(hidden, 'file')} more"

@@ -1,0 +1,1 @@
+"""Predicates over rows: their form, binding of `where` texts, evaluation and rendering as SQL."""

@@ -1,0 +1,1 @@
+"""Search: declared indexes, vector distances, BM25 scores and rankings."""

@@ -1,0 +1,1 @@
+"""SQL expressions: parsing, type checking and evaluation through DataFusion."""

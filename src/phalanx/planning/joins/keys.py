@@ -1,0 +1,161 @@
+"""The columns that a join compares, and the form in which their values are equal.
+
+Values compare as in Spark: whatever their width, with one zero and one NaN, moments by the
+microsecond. NULL equals nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from phalanx.errors import InvalidSchema, SchemaMismatch
+from phalanx.model.schema.schema import Schema
+from phalanx.model.sql.literals import one_form
+
+On: TypeAlias = str | Sequence[str | tuple[str, str]]
+_MOST_DIGITS = 38
+
+
+@dataclass(frozen=True, slots=True)
+class JoinKey:
+    """A column of each side, and the type in which the two are compared."""
+
+    left: str
+    right: str
+    type: pa.DataType
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """The columns, left and right."""
+        return self.left, self.right
+
+    def __str__(self) -> str:
+        return self.left if self.left == self.right else f"{self.left} = {self.right}"
+
+
+def join_keys(on: On, left: Schema, right: Schema) -> tuple[JoinKey, ...]:
+    """The pairs of columns that `on` names: a column, a list of them, or of (left, right)."""
+    pairs = [on] if isinstance(on, str) else list(on) if isinstance(on, Sequence) else []
+    if not pairs:
+        raise SchemaMismatch(
+            f"Cannot join on {on!r}: expected a column, a list of columns, or a list of "
+            "(left, right) pairs."
+        )
+    return tuple(dict.fromkeys(_key(pair, left, right) for pair in pairs))
+
+
+def _key(pair: object, left: Schema, right: Schema) -> JoinKey:
+    names = (pair, pair) if isinstance(pair, str) else pair
+    if not (
+        isinstance(names, tuple | list)
+        and len(names) == 2
+        and all(isinstance(name, str) for name in names)
+    ):
+        raise SchemaMismatch(
+            f"Cannot join on {pair!r}: expected the name of a column, or a pair of names (left, "
+            "right)."
+        )
+    one, other = (
+        _column(name, schema, side)
+        for name, schema, side in zip(names, (left, right), ("left", "right"), strict=True)
+    )
+    mine, theirs = left.arrow.field(one).type, right.arrow.field(other).type
+    common = common_type(mine, theirs)
+    if common is None:
+        raise SchemaMismatch(
+            f"Cannot join on {one!r} ({mine}) and {other!r} ({theirs}): expected numbers of one "
+            "kind, text, bytes, dates, times, or timestamps which all have a zone or all have "
+            "none. Give one table a column of the other's type."
+        )
+    return JoinKey(one, other, common)
+
+
+def _column(name: str, schema: Schema, side: str) -> str:
+    try:
+        path = schema.resolve(name)
+    except InvalidSchema as error:
+        raise SchemaMismatch(f"Cannot join on {name!r} of the {side} table: {error}") from None
+    if len(path) > 1:
+        raise SchemaMismatch(
+            f"Cannot join on {name!r} of the {side} table: it is inside {path[0]!r}, and a join "
+            "compares whole columns. Give it a column of its own."
+        )
+    return path[0]
+
+
+def common_type(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType | None:
+    """The type in which two columns are compared; None where they are not."""
+    mine, theirs = (_decoded(kind) for kind in (mine, theirs))
+    both = (mine, theirs)
+    if all(map(pt.is_integer, both)):
+        if pa.uint64() not in both:
+            return pa.int64()
+        return pa.uint64() if mine == theirs else pa.decimal128(20, 0)
+    if all(map(pt.is_decimal, both)):
+        scale = max(0, mine.scale, theirs.scale)
+        digits = scale + max(kind.precision - kind.scale for kind in both)
+        return pa.decimal128(digits, scale) if digits <= _MOST_DIGITS else None
+    if all(map(pt.is_timestamp, both)):
+        zones = {kind.tz is None for kind in both}
+        return None if len(zones) > 1 else pa.timestamp("us", None if True in zones else "UTC")
+    families = (
+        (pt.is_boolean, pa.bool_()),
+        (pt.is_floating, pa.float64()),
+        (_is_text, pa.string()),
+        (_is_binary, pa.binary()),
+        (pt.is_date, pa.date32()),
+        (pt.is_time, pa.time64("us")),
+        # A time span in microseconds.
+        (pt.is_duration, pa.int64()),
+    )
+    return next((kind for test, kind in families if all(map(test, both))), None)
+
+
+def comparable(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The values in the type in which they are compared, equal ones in one form."""
+    if pt.is_duration(column.type) and not pt.is_duration(kind):
+        column = in_type(column, pa.duration("us"))
+    return one_form(in_type(column, kind))
+
+
+def in_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values in another type of their kind; nanoseconds are cut to microseconds."""
+    if pt.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    given = column.type
+    if given == kind:
+        return column
+    if pt.is_timestamp(given) and given.unit == "ns":
+        column = pc.floor_temporal(column, unit="microsecond")
+    if pt.is_duration(given) and given.unit == "ns":
+        return pc.divide(column.cast(pa.int64()), 1000).cast(kind)
+    return column.cast(kind, safe=not pt.is_time64(given))
+
+
+def is_finer_than_compared(kind: pa.DataType) -> bool:
+    """Whether values that differ may be compared as equal: nanoseconds are cut."""
+    temporal = pt.is_timestamp(kind) or pt.is_duration(kind) or pt.is_time64(kind)
+    return bool(temporal and kind.unit == "ns")
+
+
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pt.is_dictionary(kind) else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(
+        pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+        or pt.is_fixed_size_binary(kind)
+        or pt.is_binary_view(kind)
+    )

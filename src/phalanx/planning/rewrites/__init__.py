@@ -1,0 +1,1 @@
+"""The steps of planning a rewrite of data files: filter, group and select."""

@@ -1,0 +1,1 @@
+"""Functions of `phalanx.spark` that run whole jobs: ingest, import, join, merge and search."""

@@ -1,0 +1,1 @@
+"""What a query pushes down to a scan: conditions, aggregates and partitioning."""

@@ -1,0 +1,1 @@
+"""The Python data source `format("phalanx")`: batch and stream reads and writes."""

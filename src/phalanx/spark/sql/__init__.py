@@ -1,0 +1,1 @@
+"""Spark SQL: the catalog, and the planner process that answers the Java classes in `java/`."""

@@ -1,0 +1,160 @@
+package phalanx.bridge;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.Count;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.aggregate.Max;
+import org.apache.spark.sql.connector.expressions.aggregate.Min;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
+import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** Learns what a query wants of a table, and asks Python which of it is done there. */
+final class TableScanBuilder extends ColumnScan.Builder
+        implements SupportsPushDownV2Filters, SupportsPushDownLimit, SupportsPushDownAggregates {
+    private final Hints hints;
+    // The change of rows that the scan is part of; null if it is not.
+    private final RowChanges changes;
+    private Question question;
+    private Predicate[] pushed = new Predicate[0];
+    private Integer limit;
+    private AnsweredScan answered;
+
+    TableScanBuilder(
+            Source source,
+            StructType schema,
+            CaseInsensitiveStringMap options,
+            Hints hints,
+            StructType hidden,
+            RowChanges changes) {
+        super(source, schema, options, hidden);
+        this.hints = hints;
+        this.changes = changes;
+    }
+
+    private Question question() {
+        if (question == null) {
+            question = new Question(source, schema, options, changes != null);
+        }
+        return question;
+    }
+
+    /** The conditions that Spark has to look at again: Python's are no exact ones, or none. */
+    @Override
+    public Predicate[] pushPredicates(Predicate[] predicates) {
+        if (predicates.length == 0) {
+            return predicates;
+        }
+        pushed = predicates;
+        question = question().where(ExpressionTree.of(predicates));
+        JsonNode exact = question.ask("conditions").get("exact");
+        List<Predicate> left = new ArrayList<>();
+        Predicate selective = null;
+        for (int i = 0; i < predicates.length; i++) {
+            if (!exact.get(i).asBoolean()) {
+                left.add(predicates[i]);
+            } else if (!predicates[i].name().equals("IS_NOT_NULL")) {
+                selective = predicates[i];
+            }
+        }
+        // One side of a join prunes the other only if Spark sees that it is filtered.
+        if (hints.joins() && left.isEmpty() && selective != null) {
+            left.add(selective);
+        }
+        return left.toArray(new Predicate[0]);
+    }
+
+    @Override
+    public Predicate[] pushedPredicates() {
+        return pushed;
+    }
+
+    /** Spark still cuts what the tasks send. */
+    @Override
+    public boolean pushLimit(int rows) {
+        limit = rows;
+        return true;
+    }
+
+    @Override
+    public boolean isPartiallyPushed() {
+        return true;
+    }
+
+    @Override
+    public boolean supportCompletePushDown(Aggregation aggregation) {
+        return pushAggregation(aggregation);
+    }
+
+    @Override
+    public boolean pushAggregation(Aggregation aggregation) {
+        if (answered == null) {
+            answered = answer(aggregation);
+        }
+        return answered != null;
+    }
+
+    private AnsweredScan answer(Aggregation aggregation) {
+        List<StructField> columns = new ArrayList<>();
+        for (Expression by : aggregation.groupByExpressions()) {
+            if (!(by instanceof NamedReference column) || column.fieldNames().length != 1) {
+                return null;
+            }
+            columns.add(schema.apply(column.fieldNames()[0]));
+        }
+        ArrayNode functions = Planner.JSON.createArrayNode();
+        for (AggregateFunc function : aggregation.aggregateExpressions()) {
+            ObjectNode told = functions.addObject();
+            DataType type = DataTypes.LongType;
+            if (function instanceof CountStar) {
+                told.put("name", "COUNT_STAR");
+            } else if (function instanceof Count count && !count.isDistinct()) {
+                told.put("name", "COUNT").setAll(ExpressionTree.of(count.column()));
+            } else if (function instanceof Min || function instanceof Max) {
+                Expression column = function.children()[0];
+                if (!(column instanceof NamedReference known) || known.fieldNames().length != 1) {
+                    return null;
+                }
+                told.put("name", function instanceof Min ? "MIN" : "MAX").setAll(ExpressionTree.of(column));
+                type = schema.apply(known.fieldNames()[0]).dataType();
+            } else {
+                return null;
+            }
+            String name = "agg" + columns.size();
+            columns.add(new StructField(name, type, true, Metadata.empty()));
+        }
+        JsonNode answer =
+                question()
+                        .with("by", ExpressionTree.of(aggregation.groupByExpressions()))
+                        .with("functions", functions)
+                        .ask("aggregate");
+        StructType output = new StructType(columns.toArray(new StructField[0]));
+        return answer.get("rows").isNull()
+                ? null
+                : new AnsweredScan(output, answer, hints.isOfThePast(options));
+    }
+
+    @Override
+    public Scan build() {
+        if (answered != null) {
+            return answered;
+        }
+        return new TableScan(source, schema, columns, options, question(), limit, hints);
+    }
+}

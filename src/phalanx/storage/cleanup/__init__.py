@@ -1,0 +1,1 @@
+"""Removal of files and tables: expired snapshots, orphan files, erased rows, whole tables."""

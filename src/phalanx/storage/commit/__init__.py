@@ -1,0 +1,1 @@
+"""Writing leaves, and the one manifest commit that makes a strong transaction visible."""

@@ -1,0 +1,1 @@
+"""Search in one leaf: the nearest vectors and the documents of a full-text query."""

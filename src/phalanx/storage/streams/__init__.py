@@ -1,0 +1,1 @@
+"""Streams of Arrow batches in bounded memory: shuffle by partition, spill to disk, hash join."""

@@ -1,0 +1,1 @@
+"""The history of a strong table: snapshots, the change feed and incremental scans."""

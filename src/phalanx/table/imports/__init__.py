@@ -1,0 +1,1 @@
+"""Imports of tables of other systems: sources, plans, and tasks that write their rows."""

@@ -1,0 +1,1 @@
+"""Writes and row changes by many tasks, and the runner that executes tasks elsewhere."""

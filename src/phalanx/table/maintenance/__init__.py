@@ -1,0 +1,1 @@
+"""Operations that maintain a table: health, rewrite, vacuum, erase, verify, indexes, upgrade."""

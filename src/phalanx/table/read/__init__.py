@@ -1,0 +1,1 @@
+"""Reading a table: plans, scans, searches, and the tables that describe it."""

@@ -1,0 +1,1 @@
+"""Writing to a table: append, overwrite, delete, update, merge, adopt and retain."""
