@@ -1,4 +1,4 @@
-"""Planning over a DuckLake catalog of very many files, beside DuckDB asking the same by hand."""
+"""Planning over a DuckLake catalog of very many files, compared with a query by hand in DuckDB."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MONTHS = 120
 _TABLE = 1
 _WHERE = "ts >= '2021-03-01' and ts < '2021-04-01' and id = 4711"
 _WIDE = "ts >= '2021-03-01' and ts < '2022-03-01'"
-# One file of each thousand is deleted from.
+# One of a thousand files has deleted rows.
 _DELETES = 1_000
 
 
@@ -32,15 +32,15 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside]:
         _make(catalog, Path(folder) / "data")
         table = phalanx.ducklake.open(catalog, "events")
         for where in (_WHERE, _WIDE):
-            ours, theirs = table.plan(where).planned_files, len(_by_hand(catalog, where))
+            ours, theirs = table.plan(where).planned_files, len(_query_by_hand(catalog, where))
             assert ours == theirs, f"{ours} files planned, {theirs} found by hand"
         times = in_turns(
             {
                 "plan": lambda: table.plan(_WHERE),
                 "open and plan": lambda: phalanx.ducklake.open(catalog, "events").plan(_WHERE),
-                "by hand": lambda: _by_hand(catalog, _WHERE),
+                "by hand": lambda: _query_by_hand(catalog, _WHERE),
                 "files": lambda: table.plan(_WIDE).files,
-                "files by hand": lambda: _by_hand(catalog, _WIDE),
+                "files by hand": lambda: _query_by_hand(catalog, _WIDE),
                 "rewrite": lambda: table.plan_rewrite(_WHERE),
             },
             5,
@@ -110,8 +110,8 @@ def _make(catalog: Path, data: Path) -> None:
     own.close()
 
 
-def _by_hand(catalog: Path, where: str) -> list[Any]:
-    """What somebody who knows the catalog would ask: partition values, bounds and delete files."""
+def _query_by_hand(catalog: Path, where: str) -> list[Any]:
+    """The query that an expert would write by hand: partition values, bounds and delete files."""
     one_month = where == _WHERE
     first = "2021-03-01"
     last = "2021-04-01" if one_month else "2022-03-01"

@@ -1,4 +1,4 @@
-"""Imports beside Spark's plain write of the same rows to the same partitions."""
+"""Imports compared with Spark's plain write of the same rows to the same partitions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def benchmarks(rows: int) -> Iterator[Measured]:
         folder = Path(name)
         spark = session(folder)
         try:
-            yield from _imported(spark, rows, folder)
+            yield from _measure_imports(spark, rows, folder)
         finally:
             spark.stop()
 
 
-def _imported(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured]:
+def _measure_imports(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured]:
     data = sample(rows)
     parquet, plain = str(folder / "source.parquet"), str(folder / "source.lance")
     pq.write_table(data, parquet, row_group_size=_FRAGMENT_ROWS)
@@ -41,8 +41,8 @@ def _imported(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured
     del data
     written = spark.read.parquet(parquet)
 
-    def anew(name: str, action: Callable[[str], object]) -> Callable[[], object]:
-        """The action into a table that is not there yet."""
+    def into_new(name: str, action: Callable[[str], object]) -> Callable[[], object]:
+        """Run the action into a new table."""
 
         def act() -> object:
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -50,7 +50,7 @@ def _imported(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured
 
         return act
 
-    def imported(source: str, format: str) -> Callable[[str], object]:
+    def import_from(source: str, format: str) -> Callable[[str], object]:
         return lambda uri: phalanx.spark.import_table(
             spark, source, uri, "tenant", format=format, progress=False
         )
@@ -60,8 +60,8 @@ def _imported(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured
         written.write.format("phalanx").mode("append").options(**options).save(uri)
 
     sources = {"parquet": parquet, "lance": plain, "phalanx": str(folder / "source")}
-    actions = {name: anew(name, imported(place, name)) for name, place in sources.items()}
-    times = in_turns({**actions, "write": anew("written", write)}, 3)
+    actions = {name: into_new(name, import_from(place, name)) for name, place in sources.items()}
+    times = in_turns({**actions, "write": into_new("written", write)}, 3)
     for name in sources:
         table = phalanx.open(folder / name)
         assert table.scan().count_rows() == rows

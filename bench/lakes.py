@@ -18,16 +18,16 @@ import phalanx
 from phalanx.errors import CommitConflict
 
 _PARTITIONED_BY = "tenant"
-# Every lost race is a warning there, and what it costs is measured.
+# pyiceberg warns of every lost race. The benchmark measures its cost.
 logging.getLogger("pyiceberg").setLevel(logging.ERROR)
 
 
 class Refused(Exception):
-    """Other writers were first too often: the same append may succeed now."""
+    """Other writers committed first too often: the same append may succeed now."""
 
 
 class Lake(Protocol):
-    """A table that somebody has opened to append to it."""
+    """A table opened for appends."""
 
     def append(self, rows: pa.Table) -> None:
         """Commit the rows of all their partitions at once; `Refused` has written nothing."""

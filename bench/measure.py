@@ -1,4 +1,4 @@
-"""Timing two ways of doing the same, and how their ratio is shown."""
+"""Measures two ways of doing the same, and formats their ratio."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def in_turns(
     runs: int,
     chosen: Callable[[Sequence[float]], float] = min,
 ) -> dict[str, float]:
-    """The shortest run of each action in seconds (or their median); what disturbs hits all."""
+    """The shortest (or median) seconds of each action. Runs alternate, so noise affects all."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(runs):
         for name, action in actions.items():
@@ -34,7 +34,7 @@ def in_turns(
 
 
 def median(times: Sequence[float]) -> float:
-    """The time that half of the runs keep."""
+    """The median time."""
     return statistics.median(times)
 
 
@@ -52,8 +52,8 @@ class Measured:
 
     def __str__(self) -> str:
         return (
-            f"{self.what}\n{'':<10} {_shown(self.ours)}, "
-            f"{self.theirs_name}: {_shown(self.theirs)}; "
+            f"{self.what}\n{'':<10} {_format_seconds(self.ours)}, "
+            f"{self.theirs_name}: {_format_seconds(self.theirs)}; "
             f"{self.ratio:.2f}×, should be {self.bound}: {_verdict(self.holds)}"
         )
 
@@ -67,7 +67,7 @@ class Growth:
     times: Mapping[int, float]
 
     def __str__(self) -> str:
-        steps = ", ".join(f"{size:,}: {_shown(time)}" for size, time in self.times.items())
+        steps = ", ".join(f"{size:,}: {_format_seconds(time)}" for size, time in self.times.items())
         return f"{self.what} by {self.unit}\n{'':<10} {steps}"
 
 
@@ -92,7 +92,7 @@ class Beside:
     times: Mapping[str, float]
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{name}: {_shown(time)}" for name, time in self.times.items())
+        shown = ", ".join(f"{name}: {_format_seconds(time)}" for name, time in self.times.items())
         return f"{self.what}\n{'':<10} {shown}"
 
 
@@ -118,7 +118,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What several writers reach together, and the one with the least."""
+    """The throughput of several writers together, and of the slowest one."""
 
     what: str
     alone: Rate
@@ -154,7 +154,7 @@ def cost(what: str, ours: float, theirs_name: str, theirs: float, at_most: float
     )
 
 
-def _shown(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f} ms" if seconds < 10 else f"{seconds:,.1f} s"
 
 

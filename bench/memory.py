@@ -23,7 +23,7 @@ def main() -> None:
 def _peak_bytes() -> int:
     status = Path("/proc/self/status")
     if status.exists():
-        # What getrusage tells includes the parent before this program replaced it.
+        # getrusage includes the parent process before this program replaced it.
         (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

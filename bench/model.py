@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.measure import Growth, Measured, best, cost, faster
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.spec import PartitionSpec
 from phalanx.model.transforms.buckets import Bucket
 from phalanx.model.transforms.calendar_parts import Day, Month, Year
@@ -71,7 +71,7 @@ def _plans() -> Iterator[Measured | Growth]:
         ("id, bucket(16, id), truncate(100, id)", "id", numbers),
         ("year(ts), month(ts), day(ts)", "ts", dates),
     ):
-        specs = {1: next_spec(partition_by, schema, {})}
+        specs = {1: build_next_spec(partition_by, schema, {})}
         times = {
             count: best(partial(_plan, column, values[:count], specs, schema), 20)
             for count in (1, 10, 100, 1000)
@@ -84,4 +84,4 @@ def _plan(
     column: str, values: list[str], specs: Mapping[int, PartitionSpec], schema: Schema
 ) -> str:
     where = f"{column} IN ({', '.join(values)})"
-    return prune(bind(where, schema), specs, schema).manifest_filter
+    return prune(bind_predicate(where, schema), specs, schema).manifest_filter

@@ -17,22 +17,22 @@ _ENVIRONMENT = Path(__file__).parent.parent / "build" / "peers"
 
 
 def iceberg_on_spark(source: Path, folder: Path) -> dict[str, dict[str, float]] | str:
-    """The seconds of each job in Iceberg's connector, and in parquet there; or why not."""
-    found: dict[str, dict[str, float]] | str = _ran(
+    """Return the seconds of each job in Iceberg's connector and in its Parquet, or why not."""
+    found: dict[str, dict[str, float]] | str = _run(
         "spark_peers.py", lambda jar: [source, folder, jar]
     )
     return found
 
 
 def iceberg_merges(folder: Path, paths: Sequence[Path]) -> list[float] | str:
-    """The seconds of MERGE INTO in Iceberg's connector, for each file but the first; or why not."""
-    found: list[float] | str = _ran("merge_peers.py", lambda jar: [folder, jar, *paths])
+    """Return the seconds of MERGE INTO in Iceberg's connector for each later file, or why not."""
+    found: list[float] | str = _run("merge_peers.py", lambda jar: [folder, jar, *paths])
     return found
 
 
-def _ran(script: str, arguments: Callable[[Path], Sequence[Path]]) -> Any:
-    """What a script prints in the Spark that the connector is made for; or why it cannot run."""
-    jar = _fetched(_ICEBERG)
+def _run(script: str, arguments: Callable[[Path], Sequence[Path]]) -> Any:
+    """Return what a script prints in the Spark of the connector, or why it cannot run."""
+    jar = _fetch(_ICEBERG)
     if jar is None:
         return "Iceberg's connector is not there: Maven could not fetch it"
     python = _ENVIRONMENT / "bin" / "python"
@@ -50,7 +50,7 @@ def _ran(script: str, arguments: Callable[[Path], Sequence[Path]]) -> Any:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def _fetched(artifact: str) -> Path | None:
+def _fetch(artifact: str) -> Path | None:
     group, name, version = artifact.split(":")
     place = Path.home() / ".m2/repository" / group.replace(".", "/") / name / version
     jar = place / f"{name}-{version}.jar"

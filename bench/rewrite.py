@@ -1,4 +1,4 @@
-"""Planning a rewrite of very many files, beside a loop over them that asks pyiceberg."""
+"""Planning a rewrite of very many files, compared with a loop over them in pyiceberg."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyiceberg.types import DateType, IntegerType, NestedField, StringType
 
 from bench.measure import Beside, Measured, faster, in_turns
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.spec import PartitionSpec
 from phalanx.planning.rewrite import (
     RewriteDataFilesPlanner,
@@ -75,7 +75,7 @@ class Files:
 def benchmarks(rows: int) -> Iterator[Measured | Beside]:
     """Planning does not depend on the number of rows."""
     files = _files()
-    # What is made for the other side is no burden to ours: it is not searched for garbage.
+    # Keep the objects of the other side out of the garbage collector.
     gc.collect()
     gc.freeze()
     options = RewriteOptions(partition_filter=WHERE)
@@ -116,7 +116,10 @@ def _loop(files: Files, options: RewriteOptions) -> dict[tuple[int, Record], lis
     evaluators = {spec_id: _evaluator(spec_id) for spec_id in PARTITION_BY}
     groups: dict[tuple[int, Record], list[str]] = {}
     for spec_id, partition, path, size in files.entries:
-        if evaluators[spec_id](partition) and not options.smallest <= size <= options.largest:
+        if (
+            evaluators[spec_id](partition)
+            and not options.min_file_size <= size <= options.max_file_size
+        ):
             groups.setdefault((spec_id, partition), []).append(path)
     return groups
 
@@ -143,8 +146,8 @@ def _files() -> Files:
     entries: list[tuple[int, Record, str, int]] = []
     count = math.ceil(FILES / len(PARTITION_BY))
     for spec_id, (partition_by, _) in PARTITION_BY.items():
-        specs[spec_id] = next_spec(partition_by, schema, specs)
-        partitions = specs[spec_id].partition_values(_rows(random, spec_id, count), schema)
+        specs[spec_id] = build_next_spec(partition_by, schema, specs)
+        partitions = specs[spec_id].compute_partition_values(_rows(random, spec_id, count), schema)
         paths = [f"s3://lake/events/{spec_id}/{place:08}-0-1.parquet" for place in range(count)]
         sizes = random.integers(MEGABYTE, 450 * MEGABYTE, count)
         columns[spec_id] = file_entries(
@@ -164,7 +167,7 @@ def _files() -> Files:
 
 
 def _rows(random: np.random.Generator, spec_id: int, count: int) -> pa.Table:
-    """For each file a row of its partition; ten files have the same."""
+    """A row of the partition for each file; ten files have the same partition."""
     partition = random.permutation(count) % (PARTITIONS // len(PARTITION_BY))
     if spec_id == 2:
         days, countries, tenants = partition % 12 * 366, partition % 10, partition // 12

@@ -1,4 +1,4 @@
-"""Changes of rows: merges beside other systems, updates of a few rows, and drops of partitions."""
+"""Changes of rows: merges compared with other systems, updates of a few rows, and drops."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _ENVIRONMENT = Path(__file__).parent.parent / "build" / "delta"
 def benchmarks(rows: int) -> Iterator[Measured | Beside | Growth | str]:
     """Every ratio that changes of rows should keep."""
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
-        yield from _merged(rows, Path(folder))
+        yield from _measure_merges(rows, Path(folder))
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
-        yield _dropped(Path(folder))
+        yield _measure_drop(Path(folder))
 
 
-def _merged(rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
+def _measure_merges(rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
     data = sample(rows)
     arriving = [half_known(data, rows, run) for run in range(_RUNS)]
     tables = {
@@ -69,7 +69,7 @@ def _merged(rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
     assert counts == {rows + _RUNS * (ARRIVING // 2)}
     found = {name: min(seconds) for name, seconds in times.items()}
     what = f"merge of {ARRIVING:,} rows, half of them new, into {rows:,} over 100 partitions"
-    delta = _in_delta(data, arriving, folder)
+    delta = _measure_delta(data, arriving, folder)
     if isinstance(delta, str):
         yield delta
     else:
@@ -96,7 +96,7 @@ def _merged(rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
 
 
 def half_known(data: pa.Table, rows: int, run: int) -> pa.Table:
-    """Rows half of whose keys are there, and half are not."""
+    """Rows of which half have existing keys."""
     random = np.random.default_rng(run)
     known = random.choice(rows, ARRIVING // 2, replace=False)
     new = sample(ARRIVING // 2, seed=run + 1)
@@ -107,15 +107,15 @@ def half_known(data: pa.Table, rows: int, run: int) -> pa.Table:
     return pa.concat_tables([changed, new.set_column(0, "id", ids)]).combine_chunks()
 
 
-def _in_delta(data: pa.Table, arriving: list[pa.Table], folder: Path) -> list[float] | str:
-    """The seconds of the same merges in a Delta table; or why not."""
+def _measure_delta(data: pa.Table, arriving: list[pa.Table], folder: Path) -> list[float] | str:
+    """Return the seconds of the same merges in a Delta table, or why they were not measured."""
     python = _ENVIRONMENT / "bin" / "python"
     if not python.exists():
         venv.create(_ENVIRONMENT, with_pip=True)
         install = [str(python), "-m", "pip", "install", "--quiet", _DELTA, "pyarrow"]
         if subprocess.run(install, check=False, capture_output=True).returncode:
             shutil.rmtree(_ENVIRONMENT)
-            return f"Delta is not beside it: {_DELTA} could not be installed"
+            return f"Delta was not measured: {_DELTA} could not be installed"
     paths = []
     for place, rows in enumerate([data, *arriving]):
         paths.append(folder / f"rows{place}.parquet")
@@ -126,17 +126,17 @@ def _in_delta(data: pa.Table, arriving: list[pa.Table], folder: Path) -> list[fl
     )
     if ran.returncode:
         print(ran.stderr[-2000:], file=sys.stderr)
-        return "Delta is not beside it: its merge failed"
+        return "Delta was not measured: its merge failed"
     found: list[float] = json.loads(ran.stdout.splitlines()[-1])
     return found
 
 
-def _dropped(folder: Path) -> Growth:
-    """One commit, however many partitions there are."""
+def _measure_drop(folder: Path) -> Growth:
+    """One commit for any number of partitions."""
     times = {}
     for count in _DROPPED:
         table = bulk_table(folder / str(count), count)
-        # What is known of the manifest is known to every later statement.
+        # Later statements reuse the cached manifest.
         table.plan()
         start = time.perf_counter()
         assert table.drop_partitions("tenant > 0") == count - 1

@@ -1,6 +1,6 @@
-"""Search in one partition of many, and in all of them, beside pylance: on the leaf alone, and on
-one big table with and without an index of the tenant's column. PHALANX_BENCH_TENANTS sets how many
-tenants there are (1,000).
+"""Search in one partition of many, and in all of them, compared with pylance: on the leaf alone,
+and on one big table with and without an index of the tenant's column. PHALANX_BENCH_TENANTS sets
+how many tenants there are (1,000).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """How many of the true nearest rows an index finds."""
+    """The share of the true nearest rows that an index finds."""
 
     what: str
     found: float
@@ -47,12 +47,12 @@ class Recall:
 def benchmarks(rows: int) -> Iterator[Measured | Beside | Recall]:
     """The size is that of the vectors: it does not depend on the number of rows."""
     with tempfile.TemporaryDirectory() as folder:
-        yield from _speed(Path(folder))
+        yield from _measure_speed(Path(folder))
     with tempfile.TemporaryDirectory() as folder:
         yield from _recall(Path(folder))
 
 
-def clustered(random: np.random.Generator, rows: int) -> np.ndarray:
+def draw_clustered(random: np.random.Generator, rows: int) -> np.ndarray:
     """Vectors around some centres, as embeddings are."""
     centres = np.random.default_rng(0).normal(size=(200, SIZE)).astype(np.float32) * 3
     noise = random.normal(size=(rows, SIZE)).astype(np.float32)
@@ -62,7 +62,7 @@ def clustered(random: np.random.Generator, rows: int) -> np.ndarray:
 
 def _rows(random: np.random.Generator, tenants: range, each: int) -> pa.Table:
     count = len(tenants) * each
-    flat = pa.array(clustered(random, count).reshape(-1))
+    flat = pa.array(draw_clustered(random, count).reshape(-1))
     return pa.table(
         {
             "tenant": np.repeat(np.array(tenants, np.int64), each),
@@ -73,7 +73,7 @@ def _rows(random: np.random.Generator, tenants: range, each: int) -> pa.Table:
     )
 
 
-def _speed(folder: Path) -> Iterator[Measured | Beside]:
+def _measure_speed(folder: Path) -> Iterator[Measured | Beside]:
     random = np.random.default_rng(1)
     table = phalanx.create(folder / "tenants", SCHEMA, "tenant", transaction="strong")
     big = str(folder / "big")
@@ -87,11 +87,11 @@ def _speed(folder: Path) -> Iterator[Measured | Beside]:
     lance.dataset(indexed_place).create_scalar_index("tenant", "BTREE")
     indexed = lance.dataset(indexed_place)
     leaf = table.partition(tenant=7)
-    query = clustered(random, 1)[0]
+    query = draw_clustered(random, 1)[0]
     nearest = {"column": "v", "q": query, "k": K}
     columns = ["id", "tenant", "_distance"]
 
-    def filtered(dataset: lance.LanceDataset) -> pa.Table:
+    def search_filtered(dataset: lance.LanceDataset) -> pa.Table:
         return dataset.scanner(
             columns=columns, nearest=nearest, filter="tenant = 7", prefilter=True
         ).to_table()
@@ -105,7 +105,9 @@ def _speed(folder: Path) -> Iterator[Measured | Beside]:
         median,
     )
     yield cost("search in one tenant", one["ours"], "pylance on its leaf", one["leaf"], 1.5)
-    both = in_turns({"big": lambda: filtered(plain), "indexed": lambda: filtered(indexed)}, 5)
+    both = in_turns(
+        {"big": lambda: search_filtered(plain), "indexed": lambda: search_filtered(indexed)}, 5
+    )
     name = "pylance with a filter on one table"
     yield faster("search in one tenant", one["ours"], name, both["big"], 20)
     yield Beside("search in one tenant", {"ours": one["ours"], "one table, BTREE": both["indexed"]})
@@ -125,7 +127,7 @@ def _recall(folder: Path) -> Iterator[Recall | Beside]:
     rows = _rows(random, range(LARGE), LARGE_VECTORS)
     table = phalanx.create(folder / "tenants", SCHEMA, "tenant", transaction="strong")
     table.append(rows)
-    queries = clustered(random, QUERIES)
+    queries = draw_clustered(random, QUERIES)
     exact = [_ids(table, query, use_index=False) for query in queries]
     for kind in ("IVF_FLAT", "IVF_SQ", "IVF_PQ"):
         times = in_turns({"built": partial(table.create_index, "v", kind)}, 1)

@@ -21,7 +21,7 @@ import phalanx.spark
 from bench import spark_sql
 from bench.measure import Beside, Measured, cost, faster, in_turns
 from bench.peers import iceberg_on_spark
-from bench.spark_peers import aggregated
+from bench.spark_peers import aggregate
 from bench.storage import sample
 
 _BUCKETS = 20
@@ -34,12 +34,12 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside | str]:
         folder = Path(name)
         spark = session(folder)
         try:
-            yield from _written_and_read(spark, rows, folder)
-            yield from _joined(spark, rows // 2, folder)
-            yield from _compacted(spark, folder)
+            yield from _measure_writes_and_reads(spark, rows, folder)
+            yield from _measure_join(spark, rows // 2, folder)
+            yield from _measure_compaction(spark, folder)
         finally:
             spark.stop()
-        yield from _beside(folder / "source.parquet", folder)
+        yield from _measure_peers(folder / "source.parquet", folder)
 
 
 def session(folder: Path) -> SparkSession:
@@ -52,7 +52,7 @@ def session(folder: Path) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        # Both sides of the join are as large as they are: nothing is broadcast.
+        # Spark must not broadcast a side of the join.
         "spark.sql.autoBroadcastJoinThreshold": "-1",
     }
     for key, value in settings.items():
@@ -62,7 +62,7 @@ def session(folder: Path) -> SparkSession:
     return spark
 
 
-def _written_and_read(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured]:
+def _measure_writes_and_reads(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured]:
     source = folder / "source.parquet"
     pq.write_table(sample(rows), source, row_group_size=1 << 20)
     rows_read = spark.read.parquet(str(source))
@@ -100,11 +100,11 @@ def _written_and_read(spark: SparkSession, rows: int, folder: Path) -> Iterator[
         actions = {name: partial(_aggregate, partial(load, name, where)) for name in places}
         times = in_turns(actions, runs)
         yield cost(what, times["phalanx"], "Spark's parquet", times["parquet"], 1.0)
-    yield from spark_sql.queried(spark, places)
+    yield from spark_sql.measure_queries(spark, places)
 
 
-def _beside(source: Path, folder: Path) -> Iterator[Beside | str]:
-    """The same jobs in connectors of peers, whose Spark is another one."""
+def _measure_peers(source: Path, folder: Path) -> Iterator[Beside | str]:
+    """The same jobs in connectors of peers, which use another Spark."""
     found = iceberg_on_spark(source, folder)
     if isinstance(found, str):
         yield found
@@ -114,10 +114,12 @@ def _beside(source: Path, folder: Path) -> Iterator[Beside | str]:
 
 
 def _aggregate(load: Callable[[], DataFrame]) -> None:
-    aggregated(load()).collect()
+    aggregate(load()).collect()
 
 
-def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
+def _measure_join(
+    spark: SparkSession, rows: int, folder: Path
+) -> Iterator[Measured | Beside | str]:
     random = np.random.default_rng(1)
     sides = {
         "orders": pa.table(
@@ -142,18 +144,18 @@ def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured |
         )
         made.append(table)
 
-    def summed(joined: DataFrame) -> None:
+    def run_aggregates(joined: DataFrame) -> None:
         joined.agg(f.sum("amount"), f.sum("paid"), f.count("method")).collect()
 
     def ours() -> None:
         left, right = str(folder / "orders"), str(folder / "payments")
-        summed(phalanx.spark.join(spark, left, right, "id"))
+        run_aggregates(phalanx.spark.join(spark, left, right, "id"))
 
     def theirs() -> None:
         left, right = (
             spark.read.parquet(str(folder / f"{name}.parquet")) for name in ("orders", "payments")
         )
-        summed(left.join(right, "id"))
+        run_aggregates(left.join(right, "id"))
 
     times = in_turns({"ours": ours, "theirs": theirs}, 4)
     yield faster(
@@ -163,7 +165,7 @@ def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured |
         times["theirs"],
         4,
     )
-    yield from spark_sql.joined(
+    yield from spark_sql.measure_join(
         spark,
         {name: str(folder / name) for name in sides},
         {name: str(folder / f"{name}.parquet") for name in sides},
@@ -171,7 +173,7 @@ def _joined(spark: SparkSession, rows: int, folder: Path) -> Iterator[Measured |
     )
 
 
-def _compacted(spark: SparkSession, folder: Path) -> Iterator[Measured | Beside]:
+def _measure_compaction(spark: SparkSession, folder: Path) -> Iterator[Measured | Beside]:
     rows = sample(1_000 * _LEAVES)
     tenants = pa.array(np.arange(rows.num_rows) % _LEAVES, pa.int32())
     rows = rows.set_column(rows.column_names.index("tenant"), "tenant", tenants)
@@ -180,8 +182,8 @@ def _compacted(spark: SparkSession, folder: Path) -> Iterator[Measured | Beside]
     for _ in range(_SMALL_FILES // _LEAVES):
         table.append(rows)
 
-    def timed(action: Callable[[], object]) -> float:
-        """The shortest of some runs, each on a copy of its own."""
+    def measure(action: Callable[[], object]) -> float:
+        """Return the shortest of some runs, each on its own copy."""
         times = []
         for _ in range(3):
             shutil.rmtree(used, ignore_errors=True)
@@ -196,9 +198,9 @@ def _compacted(spark: SparkSession, folder: Path) -> Iterator[Measured | Beside]
             lance.dataset(place).optimize.compact_files()
 
     times = {
-        "on Spark": timed(lambda: phalanx.open(used).rewrite(spark=spark)),
-        "in threads": timed(lambda: phalanx.open(used).rewrite()),
-        "theirs": timed(theirs),
+        "on Spark": measure(lambda: phalanx.open(used).rewrite(spark=spark)),
+        "in threads": measure(lambda: phalanx.open(used).rewrite()),
+        "theirs": measure(theirs),
     }
     what = f"compact {_SMALL_FILES:,} fragments in {_LEAVES} partitions"
     name = "pylance, leaf after leaf"

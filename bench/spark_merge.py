@@ -40,7 +40,7 @@ def benchmarks(rows: int) -> Iterator[Beside | str]:
         del data
         spark = session(folder)
         try:
-            times = _merged(spark, folder, paths[1:], rows)
+            times = _measure_merges(spark, folder, paths[1:], rows)
         finally:
             spark.stop()
         peers = iceberg_merges(folder, paths)
@@ -52,7 +52,9 @@ def benchmarks(rows: int) -> Iterator[Beside | str]:
         yield Beside(what, times)
 
 
-def _merged(spark: SparkSession, folder: Path, arriving: list[Path], rows: int) -> dict[str, float]:
+def _measure_merges(
+    spark: SparkSession, folder: Path, arriving: list[Path], rows: int
+) -> dict[str, float]:
     spark.conf.set("spark.sql.catalog.lake", "phalanx.bridge.Catalog")
     spark.conf.set("spark.sql.catalog.lake.root", str(folder / "lake"))
 

@@ -1,7 +1,7 @@
 """Iceberg's connector for Spark: the same jobs, in the newest Spark that it is made for.
 
 Run by `bench.spark` with the Python of an environment of its own, because that Spark is another
-one. Prints the seconds of each as JSON, and beside them those of that Spark's own parquet.
+one. Prints the seconds of each as JSON, and those of that Spark's own Parquet.
 """
 
 from __future__ import annotations
@@ -70,20 +70,20 @@ def main(source: str, folder: str, jar: str) -> None:
     times["one column"] = {
         name: _best(partial(_one_column, load), 5) for name, load in loads.items()
     }
-    times["join"] = _joined(spark, folder)
+    times["join"] = _measure_join(spark, folder)
     print(json.dumps(times))
     spark.stop()
 
 
 def _aggregate(load: Callable[[], DataFrame], where: str = "true") -> None:
-    aggregated(load().where(where)).collect()
+    aggregate(load().where(where)).collect()
 
 
 def _one_column(load: Callable[[], DataFrame]) -> None:
     load().select("amount").write.format("noop").mode("overwrite").save()
 
 
-def _joined(spark: SparkSession, folder: str) -> dict[str, float]:
+def _measure_join(spark: SparkSession, folder: str) -> dict[str, float]:
     """The join of two tables of 20 buckets by `id`, and of the same rows in parquet files."""
     for name in ("orders", "payments"):
         rows = spark.read.parquet(f"{folder}/{name}.parquet")
@@ -103,7 +103,7 @@ def _joined(spark: SparkSession, folder: str) -> dict[str, float]:
     }
 
 
-def aggregated(rows: DataFrame) -> DataFrame:
+def aggregate(rows: DataFrame) -> DataFrame:
     """An aggregate of each of the six columns."""
     return rows.agg(
         f.sum("id"),

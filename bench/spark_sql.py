@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from bench.measure import Measured, cost, in_turns
-from bench.spark_peers import aggregated
+from bench.spark_peers import aggregate
 
 
-def queried(spark: SparkSession, places: Mapping[str, str]) -> Iterator[Measured]:
+def measure_queries(spark: SparkSession, places: Mapping[str, str]) -> Iterator[Measured]:
     """Queries of the same rows, in a hundred partitions by `tenant`."""
     for name, place in places.items():
         spark.read.format(name).load(place).createOrReplaceTempView(name)
@@ -21,7 +21,7 @@ def queried(spark: SparkSession, places: Mapping[str, str]) -> Iterator[Measured
         spark.sql(f"SELECT amount FROM {name}").write.format("noop").mode("overwrite").save()
 
     def one_partition(name: str) -> None:
-        aggregated(spark.sql(f"SELECT * FROM {name} WHERE tenant = 42")).collect()
+        aggregate(spark.sql(f"SELECT * FROM {name} WHERE tenant = 42")).collect()
 
     for what, action, runs, most in (
         ("SQL: one column of all rows", one_column, 5, 1.3),
@@ -31,7 +31,7 @@ def queried(spark: SparkSession, places: Mapping[str, str]) -> Iterator[Measured
         yield cost(what, times["phalanx"], "Spark's parquet", times["parquet"], most)
 
 
-def joined(
+def measure_join(
     spark: SparkSession, ours: Mapping[str, str], theirs: Mapping[str, str], rows: int
 ) -> Iterator[Measured]:
     """The join of two tables by `id`, in which both are partitioned, and of parquet files."""

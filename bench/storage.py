@@ -19,10 +19,11 @@ import pyarrow.dataset as pads
 import phalanx
 from bench.iceberg import iceberg_table
 from bench.measure import Growth, Measured, Memory, best, cost, faster
-from phalanx.model.specs.partition_key import key_columns
-from phalanx.storage.manifest.changes import insert
-from phalanx.storage.manifest.partition_rows import new_partitions
+from phalanx.model.specs.partition_key import to_key_columns
+from phalanx.storage.manifest.changes import insert_rows
+from phalanx.storage.manifest.partition_rows import build_partition_rows
 from phalanx.storage.state.naming import leaf_directory
+from phalanx.table.handle import handle_of
 
 _TENANTS = 100
 _PARTITIONS = 100_000
@@ -32,10 +33,10 @@ _FIRST_DAY = date(1900, 1, 1)
 def benchmarks(rows: int) -> Iterator[Measured | Growth | Memory]:
     """Every ratio the storage layer should keep."""
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
-        yield from _written_and_read(rows, Path(folder))
+        yield from _measure_writes_and_reads(rows, Path(folder))
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
-        yield from _planned(Path(folder))
-    yield from _bounded(rows)
+        yield from _measure_plans(Path(folder))
+    yield from _measure_memory(rows)
 
 
 def sample(rows: int, seed: int = 0) -> pa.Table:
@@ -53,7 +54,7 @@ def sample(rows: int, seed: int = 0) -> pa.Table:
     )
 
 
-def _written_and_read(rows: int, folder: Path) -> Iterator[Measured]:
+def _measure_writes_and_reads(rows: int, folder: Path) -> Iterator[Measured]:
     table = sample(rows)
     counter = iter(range(1000))
 
@@ -99,7 +100,7 @@ def _written_and_read(rows: int, folder: Path) -> Iterator[Measured]:
     )
 
 
-def _planned(folder: Path) -> Iterator[Measured | Growth]:
+def _measure_plans(folder: Path) -> Iterator[Measured | Growth]:
     cold: dict[int, float] = {}
     for partitions in (_PARTITIONS // 100, _PARTITIONS // 10, _PARTITIONS):
         root = folder / str(partitions)
@@ -146,17 +147,17 @@ def _range(first: int, last: int) -> str:
 
 
 def _bulk(root: Path, partitions: int) -> None:
-    """A namespace with so many partitions, of which only the manifest is made."""
+    """A namespace with this many partitions, of which only the manifest exists."""
     schema = pa.schema([("day", pa.date32()), ("amount", pa.float64())])
     phalanx.create(root, schema, "day")
-    manifest = phalanx.open(root)._namespace()
+    manifest = handle_of(phalanx.open(root)).load_manifest()
     first = (_FIRST_DAY - date(1970, 1, 1)).days
     days = pa.array(np.arange(first, first + partitions, dtype=np.int32)).cast(pa.date32())
-    keys = key_columns(1, pa.table({"day": days}), partitions)
-    insert(manifest, new_partitions(manifest, keys, leaf_directory))
+    keys = to_key_columns(1, pa.table({"day": days}), partitions)
+    insert_rows(manifest, build_partition_rows(manifest, keys, leaf_directory))
 
 
-def _bounded(rows: int) -> Iterator[Memory]:
+def _measure_memory(rows: int) -> Iterator[Memory]:
     for what in ("append", "scan"):
         peaks = {size: _peak(what, size) for size in (rows // 2, rows * 5)}
         yield Memory(f"peak memory of a streamed {what}", "rows", peaks)
@@ -173,7 +174,7 @@ def _peak(what: str, rows: int) -> int:
 
 
 def append_stream(root: Path, rows: int) -> None:
-    """Append rows that are made while they are written."""
+    """Append rows that are generated while they are written."""
     step = 1 << 17
     schema = sample(1).schema
     batches = (

@@ -25,13 +25,14 @@ from bench.lakes import LAKES
 from bench.measure import Beside, Growth, Measured, Rate, Shared, cost, in_turns, median
 from bench.storage import sample
 from bench.writer import few_rows, until_taken
-from phalanx.model.specs.partition_key import key_columns
+from phalanx.model.specs.partition_key import to_key_columns
 from phalanx.storage.commit import head, publishing, writing
 from phalanx.storage.commit.head import LeafVersion
-from phalanx.storage.manifest.partition_rows import new_partitions
+from phalanx.storage.manifest.partition_rows import build_partition_rows
 from phalanx.storage.state.naming import leaf_directory
+from phalanx.table.handle import handle_of
 from phalanx.table.transactions import strong_mode as strong
-from phalanx.table.transactions.strong_target import StagedChanges
+from phalanx.table.transactions.strong_target import StrongTarget
 
 _TENANTS = 100
 _FEW_ROWS = 10_000
@@ -46,9 +47,9 @@ Result = Measured | Growth | Beside | Rate | Shared
 
 # The steps of a commit, and the functions in which their time is spent.
 _STEPS: Mapping[str, Callable[..., object]] = {
-    "begin": strong.begin,
+    "begin": strong.load_head,
     "files": writing.write_rows,
-    "detached commits": StagedChanges.commit,
+    "detached commits": StrongTarget.apply,
     "manifest commit": head.commit,
     "main follows": publishing.publish,
 }
@@ -103,13 +104,13 @@ def bulk_table(root: Path, partitions: int) -> phalanx.Table:
     """A table of so many partitions, as one transaction leaves its manifest; one has a leaf."""
     rows = few_rows(0)
     table = phalanx.create(root, rows.schema, "tenant", transaction="strong")
-    manifest, newest = strong.begin(table._namespace())
+    manifest, newest = strong.load_head(handle_of(table).load_manifest())
     tenants = pa.array(np.arange(1, partitions, dtype=np.int32))
-    keys = key_columns(1, pa.table({"tenant": tenants}), partitions - 1)
-    new = new_partitions(manifest, keys, leaf_directory)
+    keys = to_key_columns(1, pa.table({"tenant": tenants}), partitions - 1)
+    new = build_partition_rows(manifest, keys, leaf_directory)
     names = new.filter(pa.compute.equal(new.column("object_type"), "table")).column("object_id")
     leaves = [LeafVersion(name, 1, "append", 1, 0, 1) for name in names.to_pylist()]
-    # Nobody is to look for the main branches of leaves that are not there.
+    # Do not look for the main branches of leaves that do not exist.
     newest = dataclasses.replace(newest, published=newest.sequence + 1)
     head.commit(manifest, newest, leaves, "append", new=new)
     return phalanx.open(root)
@@ -124,7 +125,7 @@ def _by_snapshots(folder: Path) -> Iterator[Result]:
     start = time.perf_counter()
     many.vacuum(older_than=timedelta(0))
     yield Beside(f"vacuum of {_SNAPSHOTS[1]:,} snapshots", {"all": time.perf_counter() - start})
-    # The first one notices what is gone.
+    # The first append notices what is removed.
     many.append(few_rows(0))
     after = in_turns(appends, _COMMITS, median)
     yield cost(
@@ -137,7 +138,7 @@ def _by_snapshots(folder: Path) -> Iterator[Result]:
 
 
 def _with_snapshots(root: Path, count: int) -> phalanx.Table:
-    """A table with so many snapshots: small appends to one partition after the other."""
+    """A table with this many snapshots: small appends to one partition after the other."""
     data = sample(_FEW_ROWS)
     table = phalanx.create(root, data.schema, "tenant", transaction="strong")
     table.append(data)
@@ -153,7 +154,7 @@ def _steps(what: str, append: Callable[[], object], runs: int) -> Beside:
         profile.enable()
         append()
         profile.disable()
-    # The worker threads are not profiled: those who wait for them are.
+    # Worker threads are not profiled; the functions that wait for them are.
     stats: Any = pstats.Stats(profile)
     found = {}
     for name, function in _STEPS.items():

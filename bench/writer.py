@@ -20,7 +20,7 @@ def main() -> None:
     name, folder, tenant, seconds = sys.argv[1:]
     lake = LAKES[name](Path(folder))
     rows = few_rows(int(tenant))
-    # The first append pays for what a process needs once.
+    # The first append includes the one-time cost of a process.
     until_taken(lake, rows)
     print("ready", flush=True)
     sys.stdin.readline()
@@ -40,7 +40,7 @@ def few_rows(tenant: int) -> pa.Table:
 
 
 def until_taken(lake: Lake, rows: pa.Table) -> int:
-    """Append the rows, again if need be; how often that was refused."""
+    """Append the rows, and retry if refused; return the number of refusals."""
     refused = 0
     while True:
         try:

@@ -107,7 +107,7 @@ def ask(table: phalanx.Table, flights: pa.Table) -> None:
 
 
 def stream(spark: SparkSession, source: str, target: str, folder: Path) -> None:
-    """What comes to one table goes to another, snapshot by snapshot."""
+    """Copy each snapshot of one table to another as a stream."""
     started = time.perf_counter()
     arriving = (
         spark.readStream.format("phalanx")
@@ -130,8 +130,8 @@ def stream(spark: SparkSession, source: str, target: str, folder: Path) -> None:
     print(as_text(phalanx.open(target).snapshots().drop_columns("time")))
 
 
-def joined_without_shuffle(rows: DataFrame) -> DataFrame:
-    """The same rows; the plan that Spark runs must have no exchange of rows between tasks."""
+def join_without_shuffle(rows: DataFrame) -> DataFrame:
+    """Check that the plan that Spark runs exchanges no rows between tasks; return the rows."""
     plan = rows._jdf.queryExecution().executedPlan().toString()
     if "Exchange" in plan:
         sys.exit(f"\n✗ the join shuffles rows:\n{plan}")
@@ -141,7 +141,7 @@ def joined_without_shuffle(rows: DataFrame) -> DataFrame:
     return rows
 
 
-def shown_plan(plan: phalanx.spark.JoinPlan, lines: int = 9) -> None:
+def show_plan(plan: phalanx.spark.JoinPlan, lines: int = 9) -> None:
     text = str(plan).splitlines()
     print("\n".join(text[:lines]) + ("\n…" if len(text) > lines else "") + "\n")
 
@@ -160,11 +160,11 @@ def by_manufacturer(spark: SparkSession, root: str, flights: pa.Table, planes: p
         )
     )
     print()
-    shown_plan(phalanx.spark.plan_join(left, right, "tailnum"))
+    show_plan(phalanx.spark.plan_join(left, right, "tailnum"))
     columns = ["tailnum", "manufacturer", "seats"]
     joined = phalanx.spark.join(spark, left, right, "tailnum", right_columns=columns)
     found = (
-        joined_without_shuffle(joined)
+        join_without_shuffle(joined)
         .groupBy("manufacturer")
         .agg(
             fn.count("*").alias("flights"),
@@ -193,13 +193,13 @@ def by_wind(spark: SparkSession, root: str, flights: pa.Table, weather: pa.Table
     source, spec = str(data_folder() / "weather.csv"), "year(time_hour), month(time_hour), origin"
     print(phalanx.spark.ingest(spark, source, right, spec, options=NULLS, progress=False))
     print()
-    shown_plan(phalanx.spark.plan_join(left, right, on))
+    show_plan(phalanx.spark.plan_join(left, right, on))
     joined = phalanx.spark.join(
         spark, left, right, on, left_columns=[*on, "dep_delay"], right_columns=[*on, "wind_speed"]
     )
     band = (fn.floor(fn.col("wind_speed") / 10) * 10).cast("long")
     found = (
-        joined_without_shuffle(joined)
+        join_without_shuffle(joined)
         .groupBy(band.alias("wind"))
         .agg(fn.count("*").alias("flights"), fn.sum("dep_delay").alias("delay"))
         .withColumn("mean_delay", fn.round(fn.col("delay") / fn.col("flights"), 1))

@@ -102,7 +102,7 @@ want_postgres() {
 main() {
     require_java
     want_postgres
-    # An interrupted run may leave an environment without pip: then it is made anew.
+    # An interrupted run may leave an environment without pip: then it is created again.
     if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
         require_python
         require_venv

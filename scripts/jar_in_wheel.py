@@ -1,7 +1,7 @@
-"""Puts the compiled classes of the Spark bridge into a wheel.
+"""A build hook that adds the compiled Java classes of the Spark bridge to a wheel.
 
-They are compiled for the Spark in the environment that builds: `make wheel`. Without one, and for
-an editable install, the wheel has their sources only, and a session compiles them when it starts.
+They are compiled for the Spark of the build environment: `make wheel`. Without Spark, and for an
+editable install, the wheel has only their sources, and a session compiles them when it starts.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ _MODULE = "src/phalanx/spark/sql/bridge.py"
 
 
 class JarInWheel(BuildHookInterface):  # type: ignore[type-arg]
-    """Compiles the classes before the wheel is packed."""
+    """Compiles the classes before the wheel is built."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the jar to what the wheel has."""
+        """Compile the jar and add it to the wheel."""
         if version == "editable" or importlib.util.find_spec("pyspark") is None:
             return
-        # By its path: what is being built is not installed.
+        # Load the module by its path: the package is not installed during the build.
         spec = importlib.util.spec_from_file_location("bridge", Path(self.root, _MODULE))
         assert spec is not None
         assert spec.loader is not None
         bridge = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(bridge)
-        jar = bridge.compiled(self._folder())
+        jar = bridge.build_jar(self._folder())
         build_data["force_include"][str(jar)] = f"phalanx/spark/sql/jars/{jar.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """The wheel has it."""
+        """Remove the jar from the build folder."""
         shutil.rmtree(self._folder(), ignore_errors=True)
 
     def _folder(self) -> Path:

@@ -1,4 +1,4 @@
-"""By this module Spark finds `format("phalanx")`: it imports all that are named like it."""
+"""Registers `format("phalanx")`: PySpark imports every module named `pyspark_*`."""
 
 from phalanx.spark.source.source import PhalanxSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Lakes that the real DuckLake makes, in catalogs of each kind, and a server for PostgreSQL's.
+"""Lakes of the real DuckLake in catalogs of each kind, and a server for PostgreSQL.
 
 Statements go to DuckLake itself; what Phalanx says is compared with what DuckLake reads.
 """
@@ -44,7 +44,7 @@ class Lake:
         self.open()
 
     def open(self) -> None:
-        """Attach the lake, which makes it if it is not there."""
+        """Attach the lake, which creates it if it does not exist."""
         self.connection = duckdb.connect()
         for name in _EXTENSIONS:
             module = importlib.import_module(f"duckdb_extension_{name}")
@@ -58,7 +58,7 @@ class Lake:
         self.connection.execute("USE lake")
 
     def close(self) -> None:
-        """Let go of the catalog, so that others can open it."""
+        """Release the catalog, so that other processes can open it."""
         self.connection.close()
 
     def run(self, *statements: str) -> None:
@@ -67,12 +67,12 @@ class Lake:
             self.connection.execute(statement)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """What DuckLake finds."""
+        """Return what DuckLake finds."""
         found: list[tuple[Any, ...]] = self.connection.execute(sql).fetchall()
         return found
 
     def files_with(self, table: str, where: str) -> set[str]:
-        """The files that have a matching row, by brute force: every row is looked at."""
+        """Return the files that have a matching row, by brute force over every row."""
         rows = self.rows(
             f"WITH every AS MATERIALIZED (SELECT *, filename AS f FROM {table}) "
             f"SELECT DISTINCT f FROM every WHERE {where}"
@@ -80,7 +80,7 @@ class Lake:
         return {row[0] for row in rows if row[0] and str(row[0]).endswith(".parquet")}
 
     def files_read(self, table: str, where: str) -> int:
-        """How many files DuckLake itself reads for a filter."""
+        """Return how many files DuckLake itself reads for a filter."""
         ((_, text),) = self.rows(f"EXPLAIN ANALYZE SELECT * FROM {table} WHERE {where}")
         found = _FILES_READ.search(text)
         # A filter that no file can meet leaves no scan at all.
@@ -88,7 +88,7 @@ class Lake:
 
 
 @contextmanager
-def edited(catalog: str) -> Iterator[Any]:
+def edit_catalog(catalog: str) -> Iterator[Any]:
     """The catalog's own tables, for damage that DuckLake does not do."""
     connection = duckdb.connect(catalog)
     try:
@@ -155,7 +155,7 @@ def _binaries() -> Path:
 
 
 def _unprivileged_user() -> str | None:
-    """Who runs the server: it refuses to be run by root."""
+    """Return the user that runs the server, which refuses to run as root."""
     if os.getuid() != 0:
         return None
     names = {each.pw_name for each in pwd.getpwall()}

@@ -1,4 +1,4 @@
-"""Partitioned namespaces as another writer makes them: with plain pylance, and nothing of Phalanx.
+"""Partitioned namespaces of another writer, built with plain pylance and without Phalanx.
 
 A namespace is one of the published text: specs are objects, and rows of tables may say by
 `read_version`, `read_branch` and `read_tag` what is read of them.
@@ -25,14 +25,8 @@ TYPES = {
     "read_tag": pa.string(),
 }
 OPTIONAL = ("metadata", "read_version", "read_branch", "read_tag")
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 BY_K = {1: [("k", 0, {"type": "identity"}, "utf8")]}
 ARROW = {"utf8": pa.string(), "int64": pa.int64(), "int32": pa.int32()}
-
-
-def rows(*pairs: tuple[str | None, int | None]) -> pa.Table:
-    """Rows of the plainest table, with the columns k and n."""
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
 
 
 def write_leaf(path: str | Path, data: pa.Table, ids: Sequence[int]) -> lance.LanceDataset:
@@ -104,7 +98,7 @@ class ForeignManifest:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, object_id: str, kind: str, **values: Any) -> None:
-        """One more row; partition values by the ids of their fields."""
+        """Add a row; partition values are given by the ids of their fields."""
         known = {name: value for name, value in values.items() if name in TYPES}
         parts = {
             f"partition_field_{name}": value for name, value in values.items() if name not in TYPES
@@ -166,7 +160,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def read_by_the_format(root: str | Path, columns: Sequence[str] = ("k", "n")) -> list[Any]:
-    """The rows that a reader finds who knows nothing but the format, in order."""
+    """Return the rows that a reader finds by the format alone, in order."""
     found: list[Any] = []
     tables = lance.dataset(f"{root}/__manifest").to_table(filter="object_type = 'table'")
     for row in tables.to_pylist():

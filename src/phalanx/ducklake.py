@@ -1,4 +1,8 @@
-"""Tables of DuckLakes: `phalanx.ducklake.open(catalog, table)` plans what a query would read."""
+"""DuckLake tables: plans of what a query would read, and of what should be rewritten.
+
+>>> lake = phalanx.ducklake.open("lake.ducklake", "sales.orders")
+>>> print(lake.plan("order_id = 42"))
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
+from phalanx.arguments import TimeParts
+from phalanx.foreign.ducklake.inlined import InlinedRows
 from phalanx.foreign.ducklake.plan import DuckLakePlan, PlannedFile
-from phalanx.foreign.ducklake.table import DuckLakeTable, open_table
+from phalanx.foreign.ducklake.table import DuckLakeTable, open_ducklake_table
 
-__all__ = ["DuckLakePlan", "DuckLakeTable", "PlannedFile", "open"]
+__all__ = ["DuckLakePlan", "DuckLakeTable", "InlinedRows", "PlannedFile", "open"]
 
 
 def open(
@@ -18,26 +24,36 @@ def open(
     *,
     schema: str | None = None,
     snapshot: int | str | datetime | None = None,
-    time_parts: str | None = None,
+    time_parts: TimeParts | None = None,
     data_path: str | None = None,
     metadata_schema: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     trust_locations: bool = False,
 ) -> DuckLakeTable:
-    """A table of a DuckLake, at its newest snapshot or at another.
+    """Open a table of a DuckLake at a snapshot.
 
-    `catalog` is a DuckDB or SQLite file or a connection text of PostgreSQL, with DuckLake's own
-    prefixes (`ducklake:sqlite:…`, `ducklake:postgres:dbname=…`) or without. The table is in schema
-    `main` unless `schema`, or `table` as `schema.table`, names another.
+    Args:
+        catalog: A DuckDB or SQLite file, or a connection text of PostgreSQL, with DuckLake's
+            prefixes (`ducklake:sqlite:…`, `ducklake:postgres:dbname=…`) or without.
+        table: The name, as `table` or `schema.table`.
+        schema: The schema of the table; None: "main".
+        snapshot: The id, or a time; None: the newest.
+        time_parts: Whether `year`, `month`, `day` and `hour` partitions hold calendar parts
+            ("calendar"), as all known versions of DuckLake write them, or counts since 1970
+            ("epoch"), as its specification says; None: by the catalog's version.
+        data_path: The folder of the files, instead of the one that the catalog names.
+        metadata_schema: The database schema of the catalog's own tables.
+        storage_options: The options of the object store of the files.
+        trust_locations: Let an import read files outside of the folder, too.
 
-    `snapshot` is an id or a time. `time_parts` says whether the partitionings `year`, `month`,
-    `day` and `hour` hold calendar parts (`"calendar"`), as all known versions of DuckLake write
-    them, or counts since 1970 (`"epoch"`), as its document has them; by default the catalog's
-    version decides. `data_path` replaces the folder of files that the catalog names,
-    `metadata_schema` the schema in which the database keeps the catalog's tables. Files outside of
-    that folder are planned, and read by an import only with `trust_locations=True`.
+    Returns:
+        The table: `specs`, `plan(where)` and `plan_rewrite(where)`.
+
+    Raises:
+        InvalidCatalog: The catalog is damaged or too new, or has no such table or snapshot.
+        InvalidArgument: `time_parts` is none of the above.
     """
-    return open_table(
+    return open_ducklake_table(
         catalog,
         table,
         schema=schema,

@@ -1,4 +1,4 @@
-"""Iceberg tables, through pyiceberg: what to read of them, what to rewrite, and the rewrite itself.
+"""Iceberg tables, by way of pyiceberg: plans of scans and rewrites, and the rewrites.
 
 >>> lake = phalanx.iceberg.open(catalog.load_table("sales.orders"))
 >>> print(lake.plan("order_id = 42"))
@@ -7,19 +7,16 @@
 
 from __future__ import annotations
 
-try:
-    from pyiceberg.table import Table
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        "phalanx.iceberg needs pyiceberg: install phalanx-lance[iceberg]."
-    ) from missing
+from typing import TYPE_CHECKING
 
-from phalanx.errors import PhalanxError, shown
 from phalanx.foreign.iceberg.deletes import IcebergDelete
 from phalanx.foreign.iceberg.plan import IcebergFile, IcebergPlan
 from phalanx.foreign.iceberg.rewrite import IcebergRewritten
 from phalanx.foreign.iceberg.rows import IcebergUnit
-from phalanx.foreign.iceberg.table import IcebergTable
+from phalanx.foreign.iceberg.table import IcebergTable, open_iceberg_table
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 __all__ = [
     "IcebergDelete",
@@ -35,15 +32,19 @@ __all__ = [
 def open(
     table: Table, snapshot: int | str | None = None, *, trust_locations: bool = False
 ) -> IcebergTable:
-    """The table at its current snapshot, or at one by its id, or by the name of a branch or tag.
+    """Open an Iceberg table at a snapshot.
 
-    Files that the table lists outside of its own folder are neither read nor written, and
-    properties of the table that say how its store is reached are refused, unless
-    `trust_locations=True` says that whoever wrote the table is trusted.
+    Args:
+        table: A table of pyiceberg.
+        snapshot: The id, or the name of a branch or tag; None: the current snapshot.
+        trust_locations: Trust the writer of the table: also read and write files outside of its
+            folder, and use its properties that configure the store. By default both are refused.
+
+    Returns:
+        The table: `specs`, `plan(where)`, `plan_rewrite(where)` and `rewrite(plan)`.
+
+    Raises:
+        InvalidCatalog: The table has no such snapshot, or its metadata are damaged.
+        UntrustedLocation: The table names files outside of its folder.
     """
-    if not isinstance(table, Table):
-        raise PhalanxError(
-            f"Cannot open {shown(table)}: expected a table of pyiceberg, such as "
-            "catalog.load_table('sales.orders')."
-        )
-    return IcebergTable(table, snapshot, trust_locations=trust_locations)
+    return open_iceberg_table(table, snapshot, trust_locations=trust_locations)

@@ -9,8 +9,13 @@ import pytest
 from phalanx.errors import InvalidSpec
 from phalanx.model.schema.arrow_json import type_from_json
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import check_specs, next_spec
-from phalanx.model.specs.partition_by import PartitionBy, PartitionTerm, expression, partition_terms
+from phalanx.model.specs.evolution import build_next_spec, check_specs
+from phalanx.model.specs.partition_by import (
+    PartitionBy,
+    PartitionTerm,
+    expression,
+    parse_partition_by,
+)
 from phalanx.model.specs.spec import PartitionSpec
 
 Json = dict[str, Any]
@@ -18,13 +23,13 @@ TABLE = json.loads((Path(__file__).parents[2] / "conformance" / "evolution.json"
 
 
 def partition_by(written: str | list[str | Json]) -> PartitionBy:
-    """What the table writes, as the library takes it."""
+    """Return the `partition_by` of a case as the library takes it."""
     if isinstance(written, str):
         return written
     terms: list[PartitionTerm] = []
     for item in written:
         if isinstance(item, str):
-            terms.extend(partition_terms(item))
+            terms.extend(parse_partition_by(item))
         else:
             result_type = type_from_json(item["result_type"])
             custom = expression(
@@ -45,11 +50,11 @@ def test_specs_follow_as_listed(sequence: Json) -> None:
         by = partition_by(step["partition_by"])
         if step.get("refused"):
             with pytest.raises(InvalidSpec) as refused:
-                next_spec(by, schema, specs)
+                build_next_spec(by, schema, specs)
             for word in step["mentions"]:
                 assert word in str(refused.value), step
             continue
-        spec = next_spec(by, schema, specs)
+        spec = build_next_spec(by, schema, specs)
         assert json.loads(spec.to_json()) == step["spec"]
         spec.check(schema)
         specs[spec.id] = spec
@@ -78,7 +83,7 @@ def test_stored_specs_are_checked(case: Json) -> None:
     if not case["refused"]:
         check_specs(specs)
         schema = Schema.from_json(json.dumps(TABLE["schema"]))
-        assert next_spec("bucket(16, id)", schema, specs).id == max(specs) + 1
+        assert build_next_spec("bucket(16, id)", schema, specs).id == max(specs) + 1
         return
     with pytest.raises(InvalidSpec) as refused:
         check_specs(specs)

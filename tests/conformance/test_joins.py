@@ -12,7 +12,12 @@ from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.spec import PartitionSpec
 from phalanx.model.transforms.expression import Expression
 from phalanx.model.transforms.transform import Transform
-from phalanx.planning.joins.compatibility import Compatibility, GroupKey, JoinSide, compatibility
+from phalanx.planning.joins.compatibility import (
+    Compatibility,
+    GroupKey,
+    JoinSide,
+    find_compatibility,
+)
 
 Json = dict[str, Any]
 CASES = json.loads((Path(__file__).parents[2] / "conformance" / "joins.json").read_text())["cases"]
@@ -24,12 +29,12 @@ def side_of(written: Json) -> JoinSide:
     return JoinSide(PartitionSpec.from_json(json.dumps(written["spec"])), schema)
 
 
-def compared(case: Json) -> Compatibility:
+def compare_case(case: Json) -> Compatibility:
     on = [tuple(pair) for pair in case["on"]]
-    return compatibility(side_of(case["left"]), side_of(case["right"]), on)
+    return find_compatibility(side_of(case["left"]), side_of(case["right"]), on)
 
 
-def shown(reduction: Transform) -> Any:
+def format_reduction(reduction: Transform) -> Any:
     return reduction.text if isinstance(reduction, Expression) else reduction.to_json()
 
 
@@ -42,14 +47,14 @@ def test_the_specs_of_both_sides_fit_their_schemas(case: Json) -> None:
 
 @all_cases
 def test_joins_are_compatible_as_listed(case: Json) -> None:
-    found = compared(case)
+    found = compare_case(case)
     assert found.compatible == case["compatible"]
     assert [
         {
             "left": key.left.field_id,
             "right": key.right.field_id,
-            "left_reduction": shown(key.left_reduction),
-            "right_reduction": shown(key.right_reduction),
+            "left_reduction": format_reduction(key.left_reduction),
+            "right_reduction": format_reduction(key.right_reduction),
         }
         for key in found.keys
     ] == case["keys"]
@@ -64,8 +69,8 @@ def test_compatibility_has_no_side(case: Json) -> None:
         "right": case["left"],
         "on": [pair[::-1] for pair in case["on"]],
     }
-    one = {(key.left.field_id, key.right.field_id) for key in compared(case).keys}
-    other = {(key.right.field_id, key.left.field_id) for key in compared(turned).keys}
+    one = {(key.left.field_id, key.right.field_id) for key in compare_case(case).keys}
+    other = {(key.right.field_id, key.left.field_id) for key in compare_case(turned).keys}
     assert one == other
 
 
@@ -95,13 +100,13 @@ def group_values(case: Json, name: str, key: GroupKey) -> list[str]:
     "case", [case for case in CASES if "equal" in case], ids=lambda case: case["about"]
 )
 def test_rows_with_equal_keys_meet_in_one_group(case: Json) -> None:
-    for key in compared(case).keys:
+    for key in compare_case(case).keys:
         assert group_values(case, "left", key) == group_values(case, "right", key)
 
 
 def test_the_table_of_appendix_f() -> None:
     case = CASES[0]
-    (key,) = compared(case).keys
+    (key,) = compare_case(case).keys
     orders = key.left_reduction.apply(pa.array(range(16), pa.int32())).to_pylist()
     customers = key.right_reduction.apply(pa.array(range(8), pa.int32())).to_pylist()
     found = [
@@ -114,7 +119,7 @@ def test_the_table_of_appendix_f() -> None:
 
 def test_null_keys_stay_null_in_every_reduction() -> None:
     for case in CASES:
-        for key in compared(case).keys:
+        for key in compare_case(case).keys:
             for field, reduction in (
                 (key.left, key.left_reduction),
                 (key.right, key.right_reduction),

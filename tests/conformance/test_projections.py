@@ -14,7 +14,7 @@ import pytest
 from datafusion import SessionConfig, SessionContext, udf
 
 from conformance.values import array_of
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.rendering import to_datafusion
 from phalanx.model.schema.arrow_json import type_from_json
 from phalanx.model.schema.schema import Schema
@@ -46,14 +46,14 @@ def read(group: Json) -> tuple[Schema, dict[int, PartitionSpec]]:
     return schema_of(json.dumps(group["schema"])), {spec.id: spec for spec in specs}
 
 
-def pruned(group: Json, case: Json) -> Pruning:
-    return _pruned(json.dumps({**group, "rows": [], "cases": []}), case["where"])
+def prune_case(group: Json, case: Json) -> Pruning:
+    return _prune(json.dumps({**group, "rows": [], "cases": []}), case["where"])
 
 
 @cache
-def _pruned(group: str, where: str) -> Pruning:
+def _prune(group: str, where: str) -> Pruning:
     schema, specs = read(json.loads(group))
-    return prune(bind(where, schema), specs, schema)
+    return prune(bind_predicate(where, schema), specs, schema)
 
 
 def table_of(group: Json, case: Json) -> pa.Table:
@@ -83,20 +83,20 @@ def column_of(written: list[Any], data_type: pa.DataType) -> pa.Array:
 
 @pytest.mark.parametrize(("group", "case"), [p for p in CASES if "filters" in p.values[1]])
 def test_filters_and_residuals_read_as_listed(group: Json, case: Json) -> None:
-    specs = pruned(group, case).specs
+    specs = prune_case(group, case).specs
     assert [to_datafusion(spec.filter) for spec in specs] == case["filters"]
     assert [to_datafusion(spec.residual) for spec in specs] == case["residuals"]
 
 
 @pytest.mark.parametrize(("group", "case"), [p for p in CASES if "manifest_filter" in p.values[1]])
 def test_manifest_filters_read_as_listed(group: Json, case: Json) -> None:
-    assert pruned(group, case).manifest_filter == case["manifest_filter"]
+    assert prune_case(group, case).manifest_filter == case["manifest_filter"]
 
 
 @pytest.mark.parametrize("group", TABLE["groups"], ids=lambda group: group["about"])
 def test_every_residual_has_its_reason(group: Json) -> None:
     for case in group["cases"]:
-        for spec in pruned(group, case).specs:
+        for spec in prune_case(group, case).specs:
             for reason in spec.reasons:
                 assert reason.exact == (reason.why == ""), (case["where"], reason)
 
@@ -120,7 +120,7 @@ def hash_of(*values: Any) -> int | None:
     return mmh3.hash(b"".join(parts), 0, signed=True) if parts else None
 
 
-def hashed(*columns: pa.Array) -> pa.Array:
+def compute_hashes(*columns: pa.Array) -> pa.Array:
     rows = zip(*(column.to_pylist() for column in columns), strict=True)
     return pa.array([hash_of(*row) for row in rows], pa.int32())
 
@@ -129,9 +129,9 @@ def hashed(*columns: pa.Array) -> pa.Array:
 def plain_session() -> SessionContext:
     names_as_written = {"datafusion.sql_parser.enable_ident_normalization": "false"}
     session = SessionContext(SessionConfig(names_as_written))
-    session.register_udf(udf(hashed, [pa.int64()], pa.int32(), "immutable", "murmur3"))
+    session.register_udf(udf(compute_hashes, [pa.int64()], pa.int32(), "immutable", "murmur3"))
     both = [pa.int64(), pa.string()]
-    session.register_udf(udf(hashed, both, pa.int32(), "immutable", "murmur3_multi"))
+    session.register_udf(udf(compute_hashes, both, pa.int32(), "immutable", "murmur3_multi"))
     return session
 
 
@@ -164,9 +164,9 @@ def test_the_kept_partitions_and_the_residual_give_just_the_right_rows(
     schema, specs = read(group)
     table = table_of(group, case)
     expected = matching(group, case)
-    for projection in pruned(group, case).specs:
+    for projection in prune_case(group, case).specs:
         spec = specs[projection.spec_id]
-        values = spec.partition_values(table, schema)
+        values = spec.compute_partition_values(table, schema)
         partitions = values.rename_columns([field.column for field in spec.fields])
         kept = holds(partitions, to_datafusion(projection.filter))
         lost = pc.and_(expected, pc.invert(kept))
@@ -215,7 +215,7 @@ def test_the_query_of_appendix_d_finds_the_tables_of_appendix_d() -> None:
 
 def test_our_manifest_filter_finds_the_same_tables() -> None:
     appendix = TABLE["groups"][0]
-    pruning = pruned(appendix, {"where": TABLE["manifest"]["where"]})
+    pruning = prune_case(appendix, {"where": TABLE["manifest"]["where"]})
     columns = "object_id, location, read_version"
     assert answer(f"SELECT {columns} FROM __manifest WHERE {pruning.manifest_filter}") == RESULT
 
@@ -239,7 +239,7 @@ def test_our_manifest_filter_finds_the_same_tables() -> None:
     ],
 )
 def test_other_queries_find_their_tables(where: str, found: list[str]) -> None:
-    pruning = pruned(TABLE["groups"][0], {"where": where})
+    pruning = prune_case(TABLE["groups"][0], {"where": where})
     rows = answer(f"SELECT object_id FROM __manifest WHERE {pruning.manifest_filter}")
     assert len(rows) == len(found)
     for (object_id,), start in zip(rows, found, strict=True):

@@ -13,11 +13,11 @@ from phalanx.model.schema.schema import Schema
 CASES = json.loads((Path(__file__).parents[2] / "conformance" / "schema_json.json").read_text())
 
 
-def named(case: dict[str, Any]) -> str:
+def name_case(case: dict[str, Any]) -> str:
     return case.get("arrow") or case.get("about") or json.dumps(case["json"])[:60]
 
 
-@pytest.mark.parametrize("case", CASES["types"], ids=named)
+@pytest.mark.parametrize("case", CASES["types"], ids=name_case)
 def test_a_type_reads_and_writes_as_listed(case: dict[str, Any]) -> None:
     arrow_type = type_from_json(case["json"])
     assert str(arrow_type) == case["arrow"]
@@ -32,7 +32,7 @@ def test_other_spellings_are_read(case: dict[str, Any]) -> None:
     assert type_to_json(arrow_type) != case["json"]
 
 
-@pytest.mark.parametrize("case", CASES["schemas"], ids=named)
+@pytest.mark.parametrize("case", CASES["schemas"], ids=name_case)
 def test_a_schema_reads_and_writes_as_listed(case: dict[str, Any]) -> None:
     schema = Schema.from_json(json.dumps(case["json"]))
     assert [
@@ -48,7 +48,7 @@ def test_a_schema_reads_and_writes_as_listed(case: dict[str, Any]) -> None:
     assert schema.to_json() == json.dumps(case["json"], separators=(",", ":"))
 
 
-@pytest.mark.parametrize("case", CASES["unreadable_types"], ids=named)
+@pytest.mark.parametrize("case", CASES["unreadable_types"], ids=name_case)
 def test_an_unreadable_type_is_refused(case: dict[str, Any]) -> None:
     with pytest.raises(InvalidSchema) as refused:
         type_from_json(case["json"])
@@ -56,7 +56,7 @@ def test_an_unreadable_type_is_refused(case: dict[str, Any]) -> None:
         assert repr(case["at"]) in str(refused.value)
 
 
-@pytest.mark.parametrize("case", CASES["unreadable_schemas"], ids=named)
+@pytest.mark.parametrize("case", CASES["unreadable_schemas"], ids=name_case)
 def test_an_unreadable_schema_is_refused(case: dict[str, Any]) -> None:
     with pytest.raises(InvalidSchema) as refused:
         Schema.from_json(json.dumps(case["json"]))

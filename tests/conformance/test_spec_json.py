@@ -76,11 +76,11 @@ APPENDIX_E = (
 )
 
 
-def about(case: Json) -> str:
+def describe_case(case: Json) -> str:
     return str(case["about"])
 
 
-@pytest.mark.parametrize("case", TABLE["written"], ids=about)
+@pytest.mark.parametrize("case", TABLE["written"], ids=describe_case)
 def test_specs_are_written_byte_for_byte(case: Json) -> None:
     spec = PartitionSpec.from_json(case["text"])
     assert spec.to_json() == case["text"]
@@ -94,7 +94,7 @@ def test_specs_are_written_byte_for_byte(case: Json) -> None:
         assert (field.transform is None) == ("transform" not in given)
 
 
-@pytest.mark.parametrize("case", TABLE["read"], ids=about)
+@pytest.mark.parametrize("case", TABLE["read"], ids=describe_case)
 def test_other_texts_are_read(case: Json) -> None:
     assert case["text"] != case["written"]
     spec = PartitionSpec.from_json(case["text"])
@@ -102,7 +102,7 @@ def test_other_texts_are_read(case: Json) -> None:
     assert spec == PartitionSpec.from_json(case["written"])
 
 
-@pytest.mark.parametrize("case", TABLE["refused"], ids=about)
+@pytest.mark.parametrize("case", TABLE["refused"], ids=describe_case)
 def test_what_is_no_spec_is_refused(case: Json) -> None:
     with pytest.raises(InvalidSpec) as refused:
         PartitionSpec.from_json(case["text"])
@@ -153,7 +153,7 @@ def test_appendix_e_is_written_to_the_byte() -> None:
 # --- the client of lance-namespace ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", TABLE["written"], ids=about)
+@pytest.mark.parametrize("case", TABLE["written"], ids=describe_case)
 def test_the_namespace_client_takes_our_json_and_gives_it_back(case: Json) -> None:
     ours = PartitionSpec.from_json(case["text"])
     theirs = ClientSpec.from_json(ours.to_json())

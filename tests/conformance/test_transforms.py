@@ -24,7 +24,7 @@ Json = dict[str, Any]
 TABLE = json.loads((Path(__file__).parents[2] / "conformance" / "transforms.json").read_text())
 
 
-def named(case: Json) -> str:
+def name_case(case: Json) -> str:
     transform = case["transform"]
     kind = transform.get("type") if isinstance(transform, dict) else transform
     sources = ",".join(source["type"] for source in case.get("sources", []))
@@ -58,26 +58,26 @@ def rows_of(case: Json) -> pa.Table:
     return pa.table({"spare": pa.nulls(len(case["rows"]), pa.int8()), **columns})
 
 
-@pytest.mark.parametrize("case", TABLE["cases"], ids=named)
+@pytest.mark.parametrize("case", TABLE["cases"], ids=name_case)
 def test_a_transform_gives_the_listed_values_in_the_listed_type(case: Json) -> None:
     spec, schema = spec_of(case)
     spec.check(schema)
     result_type = type_from_json(case["result_type"])
-    found = spec.partition_values(rows_of(case), schema).column("f")
+    found = spec.compute_partition_values(rows_of(case), schema).column("f")
     assert found.type == result_type
     assert exact(found) == exact(array_of([row["out"] for row in case["rows"]], result_type))
 
 
-@pytest.mark.parametrize("case", TABLE["cases"], ids=named)
+@pytest.mark.parametrize("case", TABLE["cases"], ids=name_case)
 def test_a_row_does_not_depend_on_its_neighbours(case: Json) -> None:
     spec, schema = spec_of(case)
     rows, result_type = rows_of(case), type_from_json(case["result_type"])
     for place, row in enumerate(case["rows"]):
-        alone = spec.partition_values(rows.slice(place, 1), schema).column("f")
+        alone = spec.compute_partition_values(rows.slice(place, 1), schema).column("f")
         assert exact(alone) == exact(array_of([row["out"]], result_type))
 
 
-def hashed() -> Iterator[tuple[str, int, int, int]]:
+def list_hashes() -> Iterator[tuple[str, int, int, int]]:
     """Bytes, their hash, the number of buckets, and the bucket."""
     for case in TABLE["cases"]:
         count = case["transform"].get("num_buckets")
@@ -89,7 +89,7 @@ def hashed() -> Iterator[tuple[str, int, int, int]]:
 
 
 def test_the_listed_hashes_are_those_of_another_implementation() -> None:
-    listed = list(hashed())
+    listed = list(list_hashes())
     assert len(listed) > 150
     for hexed, expected, count, bucket in listed:
         assert mmh3.hash(bytes.fromhex(hexed), 0, signed=True) == expected
@@ -110,13 +110,13 @@ def test_equal_values_share_a_bucket_whatever_their_type(group: Json) -> None:
                 "rows": [{"in": [member["value"]]}],
             }
             spec, schema = spec_of(case)
-            found = spec.partition_values(rows_of(case), schema).column("f")
+            found = spec.compute_partition_values(rows_of(case), schema).column("f")
             assert found.to_pylist() == [group["out"]], member
             column = rows_of(case).column("c0")
             assert murmur3(column).to_pylist() == [group["hash"]], member
 
 
-@pytest.mark.parametrize("case", TABLE["refused"], ids=named)
+@pytest.mark.parametrize("case", TABLE["refused"], ids=name_case)
 def test_a_misfit_is_refused(case: Json) -> None:
     spec, schema = spec_of(case)
     with pytest.raises(InvalidSpec) as refused:
@@ -126,13 +126,13 @@ def test_a_misfit_is_refused(case: Json) -> None:
     assert any(word in str(refused.value) for word in words)
 
 
-@pytest.mark.parametrize("case", TABLE["unreadable"], ids=named)
+@pytest.mark.parametrize("case", TABLE["unreadable"], ids=name_case)
 def test_no_transform_is_read_from(case: Json) -> None:
     with pytest.raises(InvalidSpec):
         transform_from_json(case["transform"])
 
 
-@pytest.mark.parametrize("case", TABLE["cases"], ids=named)
+@pytest.mark.parametrize("case", TABLE["cases"], ids=name_case)
 def test_the_json_of_a_transform_comes_back(case: Json) -> None:
     transform = transform_from_json(case["transform"])
     assert transform.to_json() == case["transform"]
@@ -165,7 +165,7 @@ def _is_stored_number(value: Any, kind: pa.DataType) -> bool:
     return bool(pt.is_temporal(kind) and digits)
 
 
-@pytest.mark.parametrize("case", comparable_in_sql(), ids=named)
+@pytest.mark.parametrize("case", comparable_in_sql(), ids=name_case)
 def test_the_derived_expression_gives_the_same(case: Json) -> None:
     kinds = [type_from_json(source) for source in case["sources"]]
     sql = transform_from_json(case["transform"]).sql(*kinds)

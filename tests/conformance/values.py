@@ -14,7 +14,7 @@ PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def scalar_of(written: Any, data_type: pa.DataType) -> pa.Scalar:
-    """The Arrow value that JSON stands for, as conformance/README.md has it."""
+    """Return the Arrow value of a JSON value, as conformance/README.md describes."""
     if written is None:
         return pa.scalar(None, data_type)
     if pt.is_temporal(data_type):
@@ -46,7 +46,7 @@ def _moment(written: int | str, data_type: pa.DataType) -> pa.Scalar:
 
 
 def array_of(written: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """The Arrow array that a JSON list stands for."""
+    """Return the Arrow array of a JSON list."""
     if pt.is_dictionary(data_type):
         return array_of(written, data_type.value_type).dictionary_encode().cast(data_type)
     return pa.array([scalar_of(value, data_type) for value in written], data_type)

@@ -2,7 +2,7 @@
 
 Each version that changes what is stored adds `DATE.tar.gz`, which is never written again:
 `tests/integration/test_samples.py` opens, reads and changes the tables of all of them. `rows.json`
-beside the tables says what each of them holds, which follows from the code below alone.
+next to the tables says what each of them holds, which follows from the code below alone.
 """
 
 from __future__ import annotations
@@ -72,19 +72,22 @@ def make(folder: Path) -> None:
     ):
         by = "country, year(day)"
         table = phalanx.create(folder / name, SCHEMA, by, layout=layout, transaction=mode)
-        held[name] = {"rows": plain(_changed(table, rows, mode)), "snapshots": _snapshots(table)}
+        held[name] = {
+            "rows": plain(_apply_changes(table, rows, mode)),
+            "snapshots": _snapshots(table),
+        }
     table = phalanx.create(folder / "hive", SCHEMA, "country, day", layout="hive")
     table.append(arrow(rows))
     table.delete("id = 3")
     held["hive"] = {"rows": plain([each for each in rows if each["id"] != 3]), "snapshots": {}}
     held["weak-again"] = _weak_again(folder / "weak-again", rows)
-    held["adopted"] = _adopted(folder / "adopted", rows)
+    held["adopted"] = _create_adopted(folder / "adopted", rows)
     text = json.dumps(held, indent=1) + "\n"
     (folder / "rows.json").write_text(text)
 
 
-def _changed(table: phalanx.Table, rows: list[Row], mode: str) -> list[Row]:
-    """Every kind of change; the rows that are left."""
+def _apply_changes(table: phalanx.Table, rows: list[Row], mode: str) -> list[Row]:
+    """Apply every kind of change; return the remaining rows."""
     table.append(arrow(rows[:6]))
     table.append(arrow(rows[6:]))
     table.delete("id IN (1, 4)")
@@ -139,7 +142,7 @@ def _weak_again(place: Path, rows: list[Row]) -> dict[str, Any]:
     return {"rows": plain(rows[1:]), "snapshots": {}}
 
 
-def _adopted(place: Path, rows: list[Row]) -> dict[str, Any]:
+def _create_adopted(place: Path, rows: list[Row]) -> dict[str, Any]:
     """A table with a leaf that was a Lance table before."""
     table = phalanx.create(place, SCHEMA, "country")
     table.append(arrow([each for each in rows if each["country"] != "US"]))

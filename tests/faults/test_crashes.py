@@ -1,8 +1,7 @@
-"""A writer that dies at any moment: readers stay right, and the same call again finishes."""
+"""A writer that dies at any moment: readers stay correct, and a second call finishes."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from faults.programs.lance_crashes import Death, dying_at
+from faults.programs.lance_crashes import Death, crash_at
 from phalanx.model.schema.schema import Schema
 from properties.table_model import as_multiset, as_rows
+from tables import SOAK
 
 INNER = pa.struct([pa.field("c", pa.float32()), pa.field("d", pa.string(), nullable=False)])
 SCHEMA = pa.schema(
@@ -43,7 +43,7 @@ def rows(keys: list[int | None], first: int = 0) -> pa.Table:
 
 
 def contents(table: phalanx.Table) -> Contents:
-    """The rows of each leaf, under its key, as the namespace's schema has them."""
+    """Return the rows of each leaf by its key, in the schema of the table."""
     plan = table.plan()
     scanned = as_rows(table.scan().to_arrow())
     assert table.scan().count_rows() == len(scanned)
@@ -76,7 +76,7 @@ def is_aligned(table: phalanx.Table) -> bool:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table with two specs, deleted rows, NULLs, and two fragments in some leaves."""
+    """Create a table with two specs, deleted rows, NULLs, and two fragments in some leaves."""
     root = tmp_path_factory.mktemp("template") / "table"
     table = phalanx.create(root, SCHEMA, ["k"])
     table.append(rows([1, 2, None] * 4))
@@ -113,38 +113,40 @@ SCHEMA_CHANGES: dict[str, Callable[[phalanx.Table], Any]] = {
 }
 
 
-# Leaves are changed side by side, so that later moments are much alike.
-EVERY = 1 if os.environ.get("PHALANX_PROFILE") == "soak" else 2
+# Leaves are changed in parallel, so later moments are much alike.
+EVERY = 1 if SOAK else 2
 
 
-def copied(template: Path, tmp_path: Path, number: int) -> Path:
+def copy_table(template: Path, tmp_path: Path, number: int) -> Path:
     shutil.copytree(template, root := tmp_path / f"copy{number}")
     return root
 
 
-def after(template: Path, tmp_path: Path, change: Callable[[phalanx.Table], Any]) -> Contents:
-    table = phalanx.open(copied(template, tmp_path, -1))
+def contents_after(
+    template: Path, tmp_path: Path, change: Callable[[phalanx.Table], Any]
+) -> Contents:
+    table = phalanx.open(copy_table(template, tmp_path, -1))
     change(table)
     return contents(table)
 
 
 def die(root: Path, change: Callable[[phalanx.Table], Any], moment: int) -> bool:
-    """Whether the change died at that moment; it is over before if not."""
-    with dying_at(moment) as doom:
+    """Run the change until the moment. Return False if it finished before."""
+    with crash_at(moment) as crash:
         try:
             change(phalanx.open(root))
         except Death:
             return True
-    assert not doom.dead
+    assert not crash.dead
     return False
 
 
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_a_change_of_rows_dies_at_any_moment(template: Path, tmp_path: Path, name: str) -> None:
     change = CHANGES[name]
-    old, new = contents(phalanx.open(template)), after(template, tmp_path, change)
+    old, new = contents(phalanx.open(template)), contents_after(template, tmp_path, change)
     moment = 0
-    while die(root := copied(template, tmp_path, moment), change, moment):
+    while die(root := copy_table(template, tmp_path, moment), change, moment):
         table = phalanx.open(root)
         found = contents(table)
         for key in old | new | found:
@@ -166,14 +168,14 @@ def test_a_change_of_rows_dies_at_any_moment(template: Path, tmp_path: Path, nam
 @pytest.mark.parametrize("name", list(SCHEMA_CHANGES))
 def test_a_schema_change_dies_at_any_moment(template: Path, tmp_path: Path, name: str) -> None:
     change = SCHEMA_CHANGES[name]
-    old, new = contents(phalanx.open(template)), after(template, tmp_path, change)
+    old, new = contents(phalanx.open(template)), contents_after(template, tmp_path, change)
     moment = 0
-    while die(root := copied(template, tmp_path, moment), change, moment):
+    while die(root := copy_table(template, tmp_path, moment), change, moment):
         table = phalanx.open(root)
         found = contents(table)
         assert found in (old, new), moment
         if moment % 5 == 4:
-            check_that_others_go_on(copied(root, tmp_path, 1000 + moment))
+            check_other_writers(copy_table(root, tmp_path, 1000 + moment))
         try:
             change(table)
         except phalanx.PhalanxError:
@@ -186,8 +188,8 @@ def test_a_schema_change_dies_at_any_moment(template: Path, tmp_path: Path, name
     assert moment >= 10
 
 
-def check_that_others_go_on(root: Path) -> None:
-    """Writers work on a table of which some leaves have the old schema and some the new one."""
+def check_other_writers(root: Path) -> None:
+    """Check that writers work on a table whose leaves have the old or the new schema."""
     table = phalanx.open(root)
     everything = table.scan().to_arrow()
     kept = as_multiset(everything.filter(pa.array([n > 5 for n in everything["n"].to_pylist()])))
@@ -208,10 +210,10 @@ def check_that_others_go_on(root: Path) -> None:
 def test_a_promotion_that_died_does_not_cost_partition_values(
     template: Path, tmp_path: Path
 ) -> None:
-    """The manifest has the wider column, the spec the narrower one, and the field is used anew."""
+    """The manifest has the wider type, the spec the narrower one, and a new spec uses the field."""
     moment = 0
     while (
-        die(root := copied(template, tmp_path, moment), SCHEMA_CHANGES["promote"], moment)
+        die(root := copy_table(template, tmp_path, moment), SCHEMA_CHANGES["promote"], moment)
         and moment < 12
     ):
         table = phalanx.open(root)
@@ -227,14 +229,14 @@ def test_create_dies_at_any_moment(tmp_path: Path) -> None:
     moment = 0
     while True:
         root = tmp_path / f"table{moment}"
-        with dying_at(moment) as doom:
+        with crash_at(moment) as crash:
             try:
                 phalanx.create(root, SCHEMA, ["k"])
             except Death:
                 pass
             else:
                 break
-        assert doom.dead
+        assert crash.dead
         try:
             table = phalanx.open(root)
         except phalanx.NotPartitioned:
@@ -260,14 +262,14 @@ def test_a_create_that_copied_some_files_can_be_done_again(tmp_path: Path) -> No
 )
 def test_a_killed_process(template: Path, tmp_path: Path, name: str, moment: int) -> None:
     change = {**CHANGES, **SCHEMA_CHANGES}[name]
-    old, new = contents(phalanx.open(template)), after(template, tmp_path, change)
-    root = copied(template, tmp_path, 0)
+    old, new = contents(phalanx.open(template)), contents_after(template, tmp_path, change)
+    root = copy_table(template, tmp_path, 0)
     script = (
         "import sys, phalanx\n"
-        "from faults.programs.lance_crashes import dying_at\n"
+        "from faults.programs.lance_crashes import crash_at\n"
         "from faults.test_crashes import CHANGES, SCHEMA_CHANGES\n"
         "root, name, moment = sys.argv[1:]\n"
-        "with dying_at(int(moment), kill=True):\n"
+        "with crash_at(int(moment), kill=True):\n"
         "    {**CHANGES, **SCHEMA_CHANGES}[name](phalanx.open(root))\n"
     )
     ended = subprocess.run(
@@ -289,19 +291,19 @@ def test_a_killed_process(template: Path, tmp_path: Path, name: str, moment: int
 
 
 def test_rows_that_an_update_moves_are_never_lost(template: Path, tmp_path: Path) -> None:
-    """Dead in between they are there twice, and nothing else is changed."""
+    """A death in between leaves the moved rows twice, and changes nothing else."""
 
     def update(table: phalanx.Table) -> None:
         table.update("n IN (3, 30)", {"k": "k + 10"})
 
     old, new = (
         sum(found.values(), Counter())
-        for found in (contents(phalanx.open(template)), after(template, tmp_path, update))
+        for found in (contents(phalanx.open(template)), contents_after(template, tmp_path, update))
     )
     assert len(old - new) == len(new - old) == 2
     seen = set()
     moment = 0
-    while die(root := copied(template, tmp_path, moment), update, moment):
+    while die(root := copy_table(template, tmp_path, moment), update, moment):
         found = sum(contents(phalanx.open(root)).values(), Counter())
         assert old & new <= found <= old | new, moment
         numbers = Counter(row[2] for row in found)
@@ -313,17 +315,17 @@ def test_rows_that_an_update_moves_are_never_lost(template: Path, tmp_path: Path
 
 
 def test_a_move_dies_at_any_moment(template: Path, tmp_path: Path) -> None:
-    """No row is missing or doubled, and the same call again ends where it would have ended."""
+    """No row is missing or duplicated, and a second call completes the move."""
 
     def move(table: phalanx.Table) -> None:
         table.rewrite(target_spec=2)
 
-    old, new = contents(phalanx.open(template)), after(template, tmp_path, move)
+    old, new = contents(phalanx.open(template)), contents_after(template, tmp_path, move)
     everything = sum(old.values(), Counter())
     assert {key[0] for key in new} == {2}
     assert sum(new.values(), Counter()) == everything
     moment = deaths = 0
-    while die(root := copied(template, tmp_path, moment), move, moment):
+    while die(root := copy_table(template, tmp_path, moment), move, moment):
         deaths += 1
         names = tuple(SCHEMA.names)
         found = as_rows(phalanx.open(root).scan().to_arrow())

@@ -1,8 +1,7 @@
-"""An erasure that is cut off anywhere leaves the old rows or the new; called again it completes."""
+"""An erasure interrupted at any step leaves the old rows or the new. A second call completes."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -11,16 +10,16 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from faults.programs.fault_injection import counted, failing_at
-from integration.test_erase import LEFT, MARKER, SCHEMA, WHERE, held, holders, rows
-from phalanx.storage.lance.fault_points import Step
+from faults.programs.fault_injection import count_steps, failing_at
+from integration.test_erase import LEFT, MARKER, SCHEMA, WHERE, holders, read_rows, rows
+from phalanx.storage.lance.fault_points import FaultPoint
+from tables import SOAK
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 ROWS = [*LEFT, ("a", MARKER, 1), ("a", MARKER, 7), ("b", MARKER, 3)]
 
 
 def prepare(root: Path, kind: str) -> phalanx.Table:
-    """Rows that match: live ones, deleted ones, in an index, in an adopted leaf, a partition."""
+    """Create matching rows: live, deleted, indexed, in an adopted leaf, or as a partition."""
     table = phalanx.create(root / "table", SCHEMA, ["k"] if kind != "values" else ["k", "name"])
     adopted = root / "adopted"
     if kind == "strong":
@@ -40,15 +39,17 @@ def prepare(root: Path, kind: str) -> phalanx.Table:
 
 
 @pytest.mark.parametrize("kind", ["weak", "strong", "values"])
-def test_an_erasure_that_is_cut_off(tmp_path: Path, kind: str) -> None:
+def test_an_interrupted_erasure(tmp_path: Path, kind: str) -> None:
     before = sorted(ROWS if kind != "strong" else [row for row in ROWS if row[0] != "b"])
     whole = prepare(tmp_path / "whole", kind)
-    assert held(whole) == before
-    with counted() as steps:
+    assert read_rows(whole) == before
+    with count_steps() as steps:
         whole.erase(WHERE)
-    assert held(whole) == LEFT
+    assert read_rows(whole) == LEFT
     assert holders(tmp_path / "whole") == []
-    assert {Step.HORIZON_MOVED, Step.VERSIONS_DELETED, Step.FILES_DELETED} <= set(steps)
+    assert {FaultPoint.HORIZON_MOVED, FaultPoint.VERSIONS_DELETED, FaultPoint.FILES_DELETED} <= set(
+        steps
+    )
     for number, (step, times) in enumerate(steps.items()):
         for nth in sorted({1, times}) if SOAK else [(1, times)[number % 2]]:
             root = tmp_path / f"{step.name}{nth}"
@@ -57,20 +58,20 @@ def test_an_erasure_that_is_cut_off(tmp_path: Path, kind: str) -> None:
             with failing_at(step, nth, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
                 table.erase(WHERE)
             again = phalanx.open(table.uri)
-            assert held(again) in (before, LEFT), (step, nth)
+            assert read_rows(again) in (before, LEFT), (step, nth)
             again.erase(WHERE)
             assert holders(root) == [], (step, nth)
-            assert held(again) == LEFT, (step, nth)
+            assert read_rows(again) == LEFT, (step, nth)
             assert again.mode == mode, (step, nth)
             again.append(rows(("b", "new", 6)))
-            assert held(phalanx.open(table.uri)) == sorted([*LEFT, ("b", "new", 6)])
+            assert read_rows(phalanx.open(table.uri)) == sorted([*LEFT, ("b", "new", 6)])
             assert again.erase(WHERE).removed.num_rows == 0
             shutil.rmtree(root)
 
 
 def test_what_a_dead_writer_left(tmp_path: Path) -> None:
-    """Its files hold rows that no version ever listed."""
-    for step in (Step.FILES_WRITTEN, Step.VERSION_STAGED, Step.COMMITTING):
+    """The files of a dead writer hold rows that no version ever listed."""
+    for step in (FaultPoint.FILES_WRITTEN, FaultPoint.VERSION_STAGED, FaultPoint.COMMITTING):
         table = prepare(tmp_path / step.name, "strong")
         table.erase(WHERE)
         with failing_at(step, 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
@@ -78,5 +79,5 @@ def test_what_a_dead_writer_left(tmp_path: Path) -> None:
         assert holders(table.uri)
         assert table.erase(WHERE).rows == 0
         assert holders(table.uri) == []
-        assert held(table) == LEFT
+        assert read_rows(table) == LEFT
         assert isinstance(table.scan().to_arrow(), pa.Table)

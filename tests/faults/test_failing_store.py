@@ -1,38 +1,31 @@
-"""An object store that fails: a change is made or not, and the caller is told which."""
+"""An object store that fails: a change happens or not, and the caller learns which."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
-import pyarrow as pa
 import pytest
 
 import phalanx
-from faults.programs.failing_store import FailingStore, Failure, Request, failing_s3
+from faults.programs.failing_store import FailingStore, Failure, Request, serve_failing_s3
 from integration.stores import Store
 from phalanx.errors import StorageFailure, UnknownOutcome
+from tables import SCHEMA, SOAK, rows
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
-# Without retries of its own Lance passes every failure on.
+# Without retries, Lance reports every failure.
 PATIENT: dict[str, str] = {}
 IMPATIENT = {"client_max_retries": "0"}
-Held = list[tuple[str, int]]
-
-
-def rows(*pairs: tuple[str, int]) -> pa.Table:
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
+Rows = list[tuple[str, int]]
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[FailingStore, Store]]:
-    with failing_s3() as found:
+    with serve_failing_s3() as found:
         yield found
 
 
 class Writer:
-    """Transactions through a store that fails, and what the table should hold by their answers."""
+    """Runs transactions on a failing store, and tracks the rows that the table must hold."""
 
     def __init__(self, server: tuple[FailingStore, Store], options: dict[str, str]) -> None:
         self.failing, store = server
@@ -42,21 +35,21 @@ class Writer:
         )
         self.clean.append(rows(("a", 0), ("b", 0)))
         self.options = {**(store.storage_options or {}), **options}
-        self.expected = self.held()
+        self.expected = self.read()
         self.number = 0
         self.answers: list[str] = []
 
-    def held(self) -> Held:
+    def read(self) -> Rows:
         found = self.clean.scan().to_arrow().to_pylist()
         return sorted((row["k"], row["n"]) for row in found)
 
     def transact(self, rule: Callable[[Request], Failure | None], marker: str | None = None) -> str:
-        """One transaction over three partitions, and what became of it, as its caller was told."""
+        """Run one transaction over three partitions. Return the outcome that its caller learns."""
         number = self.number
         after = [pair for pair in self.expected if pair[0] != "b"]
         after = sorted([*after, ("a", number), ("b", number), (f"new {number % 7}", number)])
         answer = "committed"
-        with self.failing.failing(rule):
+        with self.failing.fail_by(rule):
             try:
                 table = phalanx.open(self.uri, storage_options=self.options)
                 with table.transaction(marker=marker) as txn:
@@ -66,23 +59,27 @@ class Writer:
                 answer = "unknown"
             except StorageFailure:
                 answer = "failed"
-        found = self.held()
-        told = {"committed": [after], "failed": [self.expected], "unknown": [self.expected, after]}
-        assert found in told[answer], (answer, self.failing.failed)
+        found = self.read()
+        allowed = {
+            "committed": [after],
+            "failed": [self.expected],
+            "unknown": [self.expected, after],
+        }
+        assert found in allowed[answer], (answer, self.failing.failed)
         self.expected = found
         self.answers.append(answer)
         return answer
 
     def check(self) -> None:
-        """Everyone goes on, history is linear, and main follows."""
+        """Check that a next transaction commits, and that the history is linear."""
         self.number += 1
         assert self.transact(lambda _: None) == "committed"
         ids = self.clean.snapshots()["id"].to_pylist()
         assert ids == list(range(1, len(ids) + 1))
 
 
-def every(n: int, failure: Failure) -> Callable[[Request], Failure | None]:
-    """A rule by which each n-th request fails."""
+def fail_every(n: int, failure: Failure) -> Callable[[Request], Failure | None]:
+    """Return a rule that fails each n-th request."""
     passed = 0
 
     def rule(_: Request) -> Failure | None:
@@ -107,7 +104,7 @@ def test_every_nth_request_fails(
     writer = Writer(server, options)
     steps = (5, 31, 67, 131) if SOAK else (53,)
     for n in steps:
-        rule = every(n, failure)
+        rule = fail_every(n, failure)
         for _ in range(6 if SOAK else 2):
             writer.number += 1
             writer.transact(rule)
@@ -116,7 +113,7 @@ def test_every_nth_request_fails(
 
 @pytest.mark.parametrize("failure", list(Failure) if SOAK else [Failure.LOST, Failure.CUT])
 def test_each_request_fails_once(server: tuple[FailingStore, Store], failure: Failure) -> None:
-    """One request of a transaction after the other, each with a marker that is used again."""
+    """Fail each request of a transaction in turn, and repeat the transaction with its marker."""
     writer = Writer(server, IMPATIENT)
     requests = 0
 
@@ -136,12 +133,12 @@ def test_each_request_fails_once(server: tuple[FailingStore, Store], failure: Fa
         writer.number += 1
         marker = f"transaction {writer.number}"
         answer = writer.transact(rule, marker)
-        before = writer.held()
+        before = writer.read()
         table = writer.clean
         with table.transaction(marker=marker) as txn:
             txn.append(rows(("a", writer.number), (f"new {writer.number % 7}", writer.number)))
             txn.overwrite(rows(("b", writer.number)), "k = 'b'")
-        writer.expected = writer.held()
+        writer.expected = writer.read()
         assert writer.expected.count(("a", writer.number)) == 1
         if answer == "committed":
             assert writer.expected == before
@@ -153,7 +150,7 @@ LOST_ANSWERS = [
     for failure in (Failure.LOST, Failure.LOST_ERROR, Failure.CUT)
     for silent in (1, 3, 1000)
     for options in (PATIENT, IMPATIENT)
-    # Patience with a store that never answers takes minutes.
+    # Retries against a store that never answers take minutes.
     if silent < 1000 or options is IMPATIENT
 ]
 
@@ -164,7 +161,7 @@ LOST_ANSWERS = [
 def test_the_answer_of_the_commit_is_lost(
     server: tuple[FailingStore, Store], failure: Failure, silent: int, options: dict[str, str]
 ) -> None:
-    """The commit itself fails, and with it all that Lance or Phalanx ask next."""
+    """The commit itself fails, and so do the next requests of Lance or Phalanx."""
     writer = Writer(server, options)
     writer.number += 1
     left = silent
@@ -184,6 +181,6 @@ def test_the_answer_of_the_commit_is_lost(
     again = writer.clean.transaction(marker="once")
     with again:
         again.append(rows(("a", 1)))
-    assert writer.held().count(("a", 1)) == 1
-    writer.expected = writer.held()
+    assert writer.read().count(("a", 1)) == 1
+    writer.expected = writer.read()
     writer.check()

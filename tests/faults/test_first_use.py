@@ -1,4 +1,4 @@
-"""The first use of a process by many threads at once: they all get the same objects."""
+"""Many threads make the first use of Phalanx in a process: all get the same sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_threads_of_a_fresh_process(tmp_path: Path) -> None:
     table.append(pa.table({"id": [0, 1, 2], "name": ["a", "b", "c"]}, schema=SCHEMA))
     script = Path(__file__).parent / "programs" / "first_use.py"
     for _ in range(3):
-        asked = subprocess.run(
+        ended = subprocess.run(
             [sys.executable, str(script), root], capture_output=True, text=True, timeout=300
         )
-        assert asked.stdout.strip() == "one answer", (asked.stdout, asked.stderr)
+        assert ended.stdout.strip() == "one answer", (ended.stdout, ended.stderr)

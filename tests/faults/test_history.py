@@ -1,4 +1,4 @@
-"""The checker of histories: it finds what is wrong in broken ones, and nothing in good ones."""
+"""The history checker finds the broken rule in each broken history, and none in good ones."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_skew_of_three() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_serial_histories_are_good_and_swapped_reads_are_not(seed: int) -> None:
-    """What a database that runs one transaction after the other gives, and one wrong read."""
+    """A serial history has no anomaly. The same history with one stale read has some."""
     chance = random.Random(seed)
     state: dict[str, str | None] = dict.fromkeys("abcdef")
     past: dict[str, list[str | None]] = {key: [INITIAL] for key in state}

@@ -1,4 +1,4 @@
-"""An import whose driver is killed, then one of its workers: no row is missing, none is twice."""
+"""An import whose driver is killed, then one of its workers: no row is missing or duplicated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import phalanx
 from phalanx.errors import PhalanxError
 
 _SCRIPT = Path(__file__).parent / "programs" / "import_driver.py"
-_FILES = 9
+_FILES = 6
 _ROWS = 50
 _LONGEST = 300
 

@@ -1,4 +1,4 @@
-"""An ingest that is killed: the same call again goes on, and no row is there twice."""
+"""An ingest that is killed: a second call continues, and no row is duplicated."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 import phalanx
 from phalanx.errors import PhalanxError
+from tables import SOAK
 
 _SCRIPT = Path(__file__).parent / "programs" / "ingest_driver.py"
 _FILES = 7
@@ -39,7 +40,7 @@ def snapshots(uri: str) -> int:
 
 
 @pytest.mark.skipif(
-    os.environ.get("PHALANX_PROFILE") != "soak",
+    not SOAK,
     reason="starts Spark twice; test_import_deaths.py kills what an ingest is made of: make soak",
 )
 def test_a_killed_ingest_goes_on_where_it_was(tmp_path: Path) -> None:

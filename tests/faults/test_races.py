@@ -1,8 +1,7 @@
-"""Racing processes: no update is lost, nobody sees half a transaction, history is one line."""
+"""Racing processes lose no update and read no partial transaction. The history is linear."""
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from faults.programs.counter_race import (
     check_rows,
     count,
     create,
-    recorded,
+    read_records,
     rewrite,
     run,
     toggle,
@@ -22,8 +21,8 @@ from faults.programs.counter_race import (
     versions_in,
 )
 from faults.programs.history_checker import Rule, anomalies
+from tables import SOAK
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 LONGEST = 1800 if SOAK else 240
 KEYS = [f"p{number}" for number in range(12)]
 PAIRS = ["x0", "y0", "x1", "y1"]
@@ -44,7 +43,7 @@ def test_counters_are_exact(race: Race, isolation: str) -> None:
         *((count, (number, each, KEYS, isolation)) for number in range(processes)),
         longest=LONGEST,
     )
-    history = recorded(race)
+    history = read_records(race)
     committed = [one for one in history if one.committed is not None]
     assert len(committed) == processes * each
     rows = table.scan("kind = 'counter'").to_arrow()
@@ -56,8 +55,8 @@ def test_counters_are_exact(race: Race, isolation: str) -> None:
         assert lance.dataset(partition.location).to_table() == held
 
 
-def test_counters_beside_vacuum(race: Race) -> None:
-    """Old snapshots go while others commit and read."""
+def test_counters_during_vacuum(race: Race) -> None:
+    """A vacuum removes old snapshots while others commit and read."""
     processes, each = (4, 20) if SOAK else (2, 4)
     table = create(race, KEYS, 0)
     run(
@@ -67,7 +66,7 @@ def test_counters_beside_vacuum(race: Race) -> None:
         longest=LONGEST,
     )
     table.vacuum(timedelta(0))
-    history = recorded(race)
+    history = read_records(race)
     committed = [one for one in history if one.committed is not None]
     assert len(committed) == processes * each
     rows = table.scan().to_arrow()
@@ -78,8 +77,8 @@ def test_counters_beside_vacuum(race: Race) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["snapshot", "serializable"])
-def test_counters_beside_rewrites(race: Race, isolation: str) -> None:
-    """Files are written anew while others add and remove rows of the same files."""
+def test_counters_during_rewrites(race: Race, isolation: str) -> None:
+    """Rewrites replace files while others add and remove rows of the same files."""
     processes, each = (4, 20) if SOAK else (2, 5)
     table = create(race, KEYS, 0)
     run(
@@ -88,7 +87,7 @@ def test_counters_beside_rewrites(race: Race, isolation: str) -> None:
         (rewrite, (20 if SOAK else 3,)),
         longest=LONGEST,
     )
-    history = recorded(race)
+    history = read_records(race)
     committed = [one for one in history if one.committed is not None]
     assert len(committed) == processes * each
     rows = table.scan().to_arrow()
@@ -97,13 +96,13 @@ def test_counters_beside_rewrites(race: Race, isolation: str) -> None:
     operations = table.snapshots()["operation"].to_pylist()
     assert operations.count("rewrite") == len(operations) - len(committed) - 2 > 0
     found = anomalies(history, isolation, versions_in(table, 2))
-    # The snapshots of rewrites are no transaction's.
+    # The snapshots of rewrites belong to no recorded transaction.
     assert [each for each in found if each.rule is not Rule.MISSING_SNAPSHOT] == []
 
 
 @pytest.mark.parametrize("isolation", ["snapshot", "serializable"])
 def test_write_skew(race: Race, isolation: str) -> None:
-    """Only `serializable` keeps one of each pair on; the checker sees whatever breaks that."""
+    """Only `serializable` keeps one of each pair on. The checker finds every violation."""
     table = create(race, PAIRS, 1)
     each = 30 if SOAK else 8
     run(
@@ -111,7 +110,7 @@ def test_write_skew(race: Race, isolation: str) -> None:
         *((toggle, (number, each, PAIRS, isolation)) for number in range(4)),
         longest=LONGEST,
     )
-    history = recorded(race)
+    history = read_records(race)
     installed = versions_in(table, 2)
     broken = [
         number

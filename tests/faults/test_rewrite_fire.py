@@ -17,18 +17,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 import phalanx
-from faults.programs import rewrite_driver as rewriting
+from faults.programs import rewrite_driver
 from faults.programs.rewrite_driver import create, executors, kill_workers, write
 from processes import SERVER
 from spark.conftest import spark, uri  # noqa: F401
+from tables import SOAK
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 PARTITIONS, FILES, ROWS = (30, 12, 50) if SOAK else (6, 6, 5)
 KILLS = 3 if SOAK else 1
 
 
 def batches(table: phalanx.Table) -> Counter[str]:
-    """How many rows each batch has; it has all or none of them in every partition."""
+    """Return the rows of each batch; every partition has all or none of them."""
     found = table.scan().to_arrow()
     rows = Counter(zip(found["p"].to_pylist(), found["batch"].to_pylist(), strict=True))
     total = Counter(found["batch"].to_pylist())
@@ -38,7 +38,7 @@ def batches(table: phalanx.Table) -> Counter[str]:
     return total
 
 
-def expected(over: Path) -> Counter[str]:
+def count_expected(over: Path) -> Counter[str]:
     found = Counter({f"first {number}": PARTITIONS * ROWS for number in range(FILES)})
     for told in over.parent.glob(f"{over.name}.*"):
         for line in told.read_text().splitlines():
@@ -50,8 +50,8 @@ def expected(over: Path) -> Counter[str]:
 
 
 def check_everything(table: phalanx.Table, over: Path) -> None:
-    """The rows, those of every snapshot, and what stock clients see."""
-    assert batches(table) == expected(over)
+    """Return the rows, those of every snapshot, and what stock clients see."""
+    assert batches(table) == count_expected(over)
     numbers = table.snapshots()["id"].to_pylist()
     assert numbers == list(range(1, len(numbers) + 1))
     for number in numbers if SOAK else numbers[-30:]:
@@ -62,7 +62,7 @@ def check_everything(table: phalanx.Table, over: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [False, True] if SOAK else [True])
-def test_writers_beside_it(
+def test_concurrent_writers(
     spark: SparkSession,  # noqa: F811
     uri: str,  # noqa: F811
     tmp_path: Path,
@@ -70,7 +70,7 @@ def test_writers_beside_it(
 ) -> None:
     table = create(uri, PARTITIONS, FILES, ROWS)
     over = tmp_path / "over"
-    # Without a rest they take all the time that the rewrites need.
+    # Without a pause they take all the time that the rewrites need.
     rest = 0.0 if SOAK else 0.1
     others = [
         SERVER.Process(target=write, args=(uri, f"writer{number}", PARTITIONS, str(over), rest))
@@ -102,14 +102,14 @@ def test_writers_beside_it(
     assert "rewrite" in table.snapshots()["operation"].to_pylist()
     time.sleep(0.02)
     table.vacuum(timedelta(0))
-    assert batches(table) == expected(over)
+    assert batches(table) == count_expected(over)
 
 
 @pytest.mark.skipif(not SOAK, reason="starts Spark again and again: make soak")
 def test_the_driver_dies_at_any_moment(uri: str, tmp_path: Path) -> None:  # noqa: F811
     table = create(uri, PARTITIONS, FILES, ROWS)
     chance = random.Random(5)
-    script = Path(rewriting.__file__)
+    script = Path(rewrite_driver.__file__)
     for number in range(KILLS):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -129,10 +129,10 @@ def test_the_driver_dies_at_any_moment(uri: str, tmp_path: Path) -> None:  # noq
 
 @pytest.mark.skipif(not SOAK, reason="starts executors of its own: make soak")
 def test_an_executor_dies(uri: str, tmp_path: Path) -> None:  # noqa: F811
-    """Spark runs its tasks elsewhere, and what they wrote before is in no snapshot."""
+    """Spark runs its tasks elsewhere, and no snapshot has what they wrote before."""
     table = create(uri, PARTITIONS, FILES, ROWS)
     process = subprocess.Popen(
-        [sys.executable, rewriting.__file__, uri, str(tmp_path), "local-cluster[2,1,1024]"],
+        [sys.executable, rewrite_driver.__file__, uri, str(tmp_path), "local-cluster[2,1,1024]"],
         start_new_session=True,
     )
     for _ in range(2):

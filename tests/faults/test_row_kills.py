@@ -1,4 +1,4 @@
-"""Spark's processes die, or run twice, under statements of SQL: no row is lost or doubled."""
+"""Spark's processes die or run twice during SQL statements: no row is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 
 import phalanx
 from integration.stores import Store
+from tables import SOAK
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.int32())])
-HERE = Path(__file__).parent / "programs"
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
+PROGRAMS = Path(__file__).parent / "programs"
 pytestmark = pytest.mark.skipif(not SOAK, reason="minutes, in sessions of their own: make soak")
 
 
@@ -39,17 +39,21 @@ def contents(table: phalanx.Table) -> list[tuple[int, int]]:
     return sorted(zip(found["n"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
-def running(table: phalanx.Table, scenario: str, folder: Path) -> subprocess.Popen[bytes]:
+def start_driver(table: phalanx.Table, scenario: str, folder: Path) -> subprocess.Popen[bytes]:
     folder.mkdir()
     faults = folder.parent / "faults.json"
     faults.write_text("{}")
-    paths = [str(HERE / "faulty_source"), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [
+        str(PROGRAMS / "faulty_source"),
+        str(PROGRAMS.parents[1]),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PHALANX_TEST_FAULTS": str(faults),
     }
-    script, root = str(HERE / "sql_driver.py"), str(Path(table.uri).parent)
+    script, root = str(PROGRAMS / "sql_driver.py"), str(Path(table.uri).parent)
     with (folder.parent / "log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, script, root, scenario, str(folder)],
@@ -73,7 +77,7 @@ def assert_clean_after_vacuum(table: phalanx.Table) -> None:
 
 def test_tasks_run_twice_and_an_executor_dies(table: phalanx.Table, tmp_path: Path) -> None:
     folder = tmp_path / "faults"
-    driver = running(table, "cluster", folder)
+    driver = start_driver(table, "cluster", folder)
     try:
         code = driver.wait(400)
     finally:
@@ -91,7 +95,7 @@ def test_tasks_run_twice_and_an_executor_dies(table: phalanx.Table, tmp_path: Pa
 @pytest.mark.parametrize("step", ["VERSION_STAGED", "COMMITTING", "COMMITTED"])
 def test_the_driver_dies(table: phalanx.Table, tmp_path: Path, step: str) -> None:
     folder = tmp_path / "faults"
-    driver = running(table, step, folder)
+    driver = start_driver(table, step, folder)
     end = time.monotonic() + 240
     while not (folder / "0" / "commit0").exists():
         assert time.monotonic() < end

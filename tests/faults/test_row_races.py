@@ -1,8 +1,7 @@
-"""Updates, merges and drops in racing processes: none is lost, and no key comes twice."""
+"""Updates, merges and drops in racing processes: none is lost, and no key is duplicated."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -17,17 +16,17 @@ from faults.programs.row_race import (
     drop,
     merge,
     rows,
-    together,
+    run_together,
     update,
 )
+from tables import SOAK
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 TIMES = 20 if SOAK else 5
 LONGEST = 1200 if SOAK else 120
 
 
-def updates_told(table: phalanx.Table) -> int:
-    """How many updates the change feed tells, which gives every snapshot from the one before."""
+def count_updates(table: phalanx.Table) -> int:
+    """Count the updates of the change feed, and check that it yields every snapshot."""
     state: set[tuple[object, ...]] = set()
     before: dict[tuple[int, int], int] = {}
     after: dict[tuple[int, int], int] = {}
@@ -50,35 +49,35 @@ def updates_told(table: phalanx.Table) -> int:
 
 
 @pytest.mark.parametrize("mode", ["weak", "strong"])
-def test_updates_beside_appends(tmp_path: Path, mode: str) -> None:
+def test_updates_during_appends(tmp_path: Path, mode: str) -> None:
     table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction=mode)
     table.append(rows([(key, place, 0) for place, key in enumerate(KEYS)]))
-    together(table.uri, LONGEST, (update, TIMES), (update, TIMES), (append, TIMES))
+    run_together(table.uri, LONGEST, (update, TIMES), (update, TIMES), (append, TIMES))
     found = contents(table)
     assert {(key, place, 2 * TIMES) for place, key in enumerate(KEYS)} <= found
     assert len(found) == len(KEYS) + TIMES
     if mode == "strong":
-        assert updates_told(table) == 2 * TIMES * len(KEYS)
+        assert count_updates(table) == 2 * TIMES * len(KEYS)
 
 
 def test_merges_of_the_same_keys(tmp_path: Path) -> None:
-    """Of two that insert a key at the same time one finds the other's."""
+    """If two merges insert a key at the same time, one of them finds the row of the other."""
     table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
-    together(table.uri, LONGEST, (merge, TIMES), (merge, TIMES), (append, TIMES))
+    run_together(table.uri, LONGEST, (merge, TIMES), (merge, TIMES), (append, TIMES))
     for number in table.snapshots()["id"].to_pylist():
         ids = Counter(row[1] for row in contents(table.at(number)))
         assert set(ids.values()) <= {1}
     merged = [row for row in contents(table) if row[1] < 10_000]
-    # All three keys are as one and the same merge has left them.
+    # All three keys come from the same merge.
     assert len(merged) == len(KEYS)
     assert len({row[2] for row in merged}) == 1
-    assert updates_told(table) == (2 * TIMES - 1) * len(KEYS)
+    assert count_updates(table) == (2 * TIMES - 1) * len(KEYS)
 
 
-def test_drops_beside_appends(tmp_path: Path) -> None:
-    """A drop takes all rows of a partition and no others; no append goes to one that is gone."""
+def test_drops_during_appends(tmp_path: Path) -> None:
+    """A drop removes all rows of one partition. No append is lost in a dropped partition."""
     table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
-    together(table.uri, LONGEST, (append, 2 * TIMES), (append, 2 * TIMES), (drop, TIMES))
+    run_together(table.uri, LONGEST, (append, 2 * TIMES), (append, 2 * TIMES), (drop, TIMES))
     snapshots = table.snapshots().to_pylist()
     operations = Counter(each["operation"] for each in snapshots)
     assert operations["append"] == 4 * TIMES
@@ -97,4 +96,4 @@ def test_drops_beside_appends(tmp_path: Path) -> None:
     state = contents(table.at(first))
     table.rollback(first)
     assert contents(table) == state
-    assert updates_told(table) == 0
+    assert count_updates(table) == 0

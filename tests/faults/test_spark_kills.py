@@ -1,4 +1,4 @@
-"""Spark's processes die while they write: nothing is lost, nothing doubled, vacuum cleans up."""
+"""Spark's processes die while they write: no row is lost or duplicated, and vacuum cleans up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,10 +20,9 @@ import phalanx
 from faults.programs.faulty_writer import FaultySource, frame, save
 from integration.stores import Store
 from spark.conftest import spark, uri  # noqa: F401
+from tables import SCHEMA, SOAK
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 SCRIPT = Path(__file__).parent / "programs" / "faulty_writer.py"
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 FIRST = [("a", 1), ("b", 2)]
 Row = tuple[str, int]
 
@@ -41,7 +41,7 @@ def faulty(spark: SparkSession) -> SparkSession:  # noqa: F811
 
 
 def rows_of(start: int) -> list[Row]:
-    """What `frame` has."""
+    """Return the rows of `frame`."""
     return [("a" if n % 2 == 0 else f"new{start}", n) for n in range(start, start + 40)]
 
 
@@ -50,19 +50,19 @@ def contents(table: phalanx.Table) -> Counter[Row]:
 
 
 def assert_clean_after_vacuum(table: phalanx.Table, is_debris_expected: bool = True) -> None:
-    """A vacuum removes every file that nothing needs, and no other."""
+    """Check that a vacuum removes every file that is not needed, and no other."""
     before = contents(table)
     store = Store(str(Path(table.uri).parent))
     listed = {path for paths in table.files()["paths"].to_pylist() for path in paths}
 
-    def stored() -> set[str]:
+    def list_data_files() -> set[str]:
         files = {path for path in store.files(table.uri) if "/data/" in path}
         return {path.rpartition("/")[2] for path in files if "/__manifest/" not in path}
 
-    assert (stored() > listed) is is_debris_expected
+    assert (list_data_files() > listed) is is_debris_expected
     time.sleep(0.02)
     table.vacuum(timedelta(0))
-    assert stored() == listed
+    assert list_data_files() == listed
     leaves = {place.rpartition("/")[2] for place in table.partitions()["location"].to_pylist()}
     assert store.folders(table.uri) == leaves | {"__manifest"}
     assert contents(table) == before
@@ -100,7 +100,7 @@ def test_the_commit_dies(
 
 @pytest.mark.skipif(not SOAK, reason="two minutes, with executors of its own: make soak")
 def test_an_executor_dies_and_a_task_runs_twice(table: phalanx.Table, tmp_path: Path) -> None:
-    """One is slow, so that Spark starts it again beside itself; another takes all with it."""
+    """One task is slow, so Spark starts a second copy of it; another task kills its executor."""
     folder = tmp_path / "faults"
     folder.mkdir()
     done = subprocess.run(
@@ -140,11 +140,13 @@ def test_the_driver_dies(table: phalanx.Table, tmp_path: Path, step: str) -> Non
 
 
 def _kill_all(process: int) -> None:
-    """End a process of ours and all that it has started, from the top."""
+    """End a process of this test and all its children, parents first."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
     parents = {int(pid): int(ppid) for pid, ppid in map(str.split, listed.stdout.splitlines())}
     found = [process]
     for each in found:
         found += [child for child, parent in parents.items() if parent == each]
     for each in found:
-        os.kill(each, signal.SIGKILL)
+        # A child may end by itself once its parent is gone.
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)

@@ -1,9 +1,8 @@
-"""A writer in strong mode ends at any named step: all of its change is there, or nothing."""
+"""A writer in strong mode ends at any fault point: its change is complete or absent."""
 
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 import time
 from collections import Counter
@@ -20,31 +19,37 @@ import pyarrow.compute as pc
 import pytest
 
 import phalanx
-from faults.programs.fault_injection import counted, failing_at, killed_at
-from faults.programs.strong_changes import CHANGES, Change, make_template, prepared
-from phalanx.storage.commit.history_rows import snapshots_in
-from phalanx.storage.lance.fault_points import Step
-from phalanx.storage.lance.location import forget_session
+from faults.programs.fault_injection import count_steps, failing_at, kill_at
+from faults.programs.strong_changes import CHANGES, Change, copy_prepared, make_template
+from phalanx.storage.commit.history_rows import list_snapshots
+from phalanx.storage.lance.fault_points import FaultPoint
+from phalanx.storage.lance.location import clear_shared_session
+from phalanx.table.handle import handle_of
+from tables import SOAK
 
 Rows = Counter[tuple[Any, ...]]
 Contents = tuple[tuple[str, ...], Rows]
 Leaves = dict[tuple[Any, ...], Rows]
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 ERRORS = [OSError, KeyboardInterrupt] if SOAK else [OSError]
-CREATION = {Step.MANIFEST_CREATED}
+CREATION = {FaultPoint.MANIFEST_CREATED}
 CLASSES = (
-    (Step.LEAF_CREATED, Step.FILES_WRITTEN, Step.DELETIONS_WRITTEN, Step.VERSION_STAGED),
-    (Step.UPDATES_WRITTEN,),
-    (Step.COMMITTING, Step.MANIFEST_WRITTEN, Step.COMMITTED),
-    (Step.MAIN_RESTORED, Step.PUBLISHED),
     (
-        Step.COLUMNS_CHANGED,
-        Step.PROPERTIES_CHANGED,
-        Step.LEAF_ALIGNED,
-        Step.STRONG_ROWS_REMOVED,
-        Step.FOREIGN_WRITE_DISCARDED,
+        FaultPoint.LEAF_CREATED,
+        FaultPoint.FILES_WRITTEN,
+        FaultPoint.DELETIONS_WRITTEN,
+        FaultPoint.VERSION_STAGED,
     ),
-    (Step.HORIZON_MOVED, Step.VERSIONS_DELETED, Step.FILES_DELETED),
+    (FaultPoint.UPDATES_WRITTEN,),
+    (FaultPoint.COMMITTING, FaultPoint.MANIFEST_WRITTEN, FaultPoint.COMMITTED),
+    (FaultPoint.RESTORE_STAGED, FaultPoint.MAIN_RESTORED, FaultPoint.PUBLISHED),
+    (
+        FaultPoint.COLUMNS_CHANGED,
+        FaultPoint.PROPERTIES_CHANGED,
+        FaultPoint.LEAF_ALIGNED,
+        FaultPoint.STRONG_ROWS_REMOVED,
+        FaultPoint.FOREIGN_WRITE_DISCARDED,
+    ),
+    (FaultPoint.HORIZON_MOVED, FaultPoint.VERSIONS_DELETED, FaultPoint.FILES_DELETED),
 )
 
 
@@ -58,7 +63,7 @@ def contents(table: phalanx.Table) -> Contents:
 
 
 def mains(table: phalanx.Table) -> Leaves:
-    """What stock clients see in each leaf."""
+    """Return what stock clients see in each leaf."""
     return {
         (each.key.spec_id, *each.key.values): rows_of(lance.dataset(each.location).to_table())
         for each in table.plan().partitions
@@ -77,7 +82,7 @@ def history(table: phalanx.Table) -> dict[int, Contents]:
 
 @dataclass(frozen=True)
 class State:
-    """A table as its readers see it: now, at every snapshot, and past Phalanx."""
+    """A table as its readers see it: now, at every snapshot, and through stock clients."""
 
     contents: Contents
     history: dict[int, Contents]
@@ -89,25 +94,25 @@ class State:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A change that nothing cuts off: what was before, what is after, and its steps."""
+class CompleteRun:
+    """An uninterrupted change: the states before and after it, and its steps."""
 
     name: str
     change: Change
     old: State
     new: State
     mode: str
-    steps: Counter[Step]
-    # What mains showed at first.
+    steps: Counter[FaultPoint]
+    # What stock clients saw in the template.
     at_first: Leaves
 
-    def times(self) -> Iterator[tuple[Step, int]]:
-        """The first and the last time of each step; outside the soak one step of two classes."""
+    def times(self) -> Iterator[tuple[FaultPoint, int]]:
+        """Yield the first and the last time of each step. Outside the soak, take two steps."""
         number = list(CHANGES).index(self.name)
         classes = [[step for step in kinds if self.steps[step]] for kinds in CLASSES]
         classes = [passed for passed in classes if passed]
         if not SOAK:
-            # The last is what only this kind of change does.
+            # The last class is specific to this kind of change.
             chosen = {number % len(classes), len(classes) - 1}
             classes = [[classes[place][number % len(classes[place])]] for place in chosen]
         for step in (step for passed in classes for step in passed):
@@ -124,38 +129,38 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @functools.cache
-def whole(template: Path, name: str) -> Whole:
+def run_completely(template: Path, name: str) -> CompleteRun:
     change = CHANGES[name]
     root = template.parent / name
-    table = prepared(template, root, change)
+    table = copy_prepared(template, root, change)
     old = State.of(table)
-    with counted() as steps:
+    with count_steps() as steps:
         change.run(table)
     at_first = mains(phalanx.open(template)) if change.lists_again else {}
-    found = Whole(name, change, old, State.of(table), table.mode, steps, at_first)
+    found = CompleteRun(name, change, old, State.of(table), table.mode, steps, at_first)
     shutil.rmtree(root)
     return found
 
 
 def test_every_step_is_part_of_a_change(template: Path) -> None:
-    passed: set[Step] = set()
-    ended_at: set[Step] = set()
+    passed: set[FaultPoint] = set()
+    interrupted_at: set[FaultPoint] = set()
     for name in CHANGES:
-        expected = whole(template, name)
+        expected = run_completely(template, name)
         passed |= set(expected.steps)
-        ended_at |= {step for step, _ in expected.times()}
-    assert all(ended_at & set(kinds) for kinds in CLASSES)
-    assert passed == set(Step) - CREATION
+        interrupted_at |= {step for step, _ in expected.times()}
+    assert all(interrupted_at & set(kinds) for kinds in CLASSES)
+    assert passed == set(FaultPoint) - CREATION
     assert {step for kinds in CLASSES for step in kinds} == passed
 
 
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_a_killed_writer(template: Path, tmp_path: Path, name: str) -> None:
-    expected = whole(template, name)
+    expected = run_completely(template, name)
     for step, nth in expected.times():
         root = tmp_path / f"{step.name}{nth}"
-        prepared(template, root, expected.change)
-        assert killed_at(step, nth, root, name), (step, nth)
+        copy_prepared(template, root, expected.change)
+        assert kill_at(step, nth, root, name), (step, nth)
         when = f"{step.name} {nth}"
         check_vacuum(root, tmp_path / "next", when)
         check_after(phalanx.open(root), expected, when, tmp_path / "next")
@@ -167,26 +172,26 @@ def test_a_killed_writer(template: Path, tmp_path: Path, name: str) -> None:
 def test_an_error_at_a_step(
     template: Path, tmp_path: Path, name: str, error: type[BaseException]
 ) -> None:
-    expected = whole(template, name)
+    expected = run_completely(template, name)
     for step, nth in expected.times():
         root = tmp_path / f"{step.name}{nth}"
-        table = prepared(template, root, expected.change)
-        said: BaseException | None = None
+        table = copy_prepared(template, root, expected.change)
+        raised: BaseException | None = None
         with failing_at(step, nth, error("cut off")):
             try:
                 expected.change.run(table)
             except (error, phalanx.PhalanxError) as failed:
-                said = failed
+                raised = failed
         if expected.change.is_atomic and error is OSError:
-            # Who is told of a failure need not fear that the change was made.
-            told = expected.new if said is None else expected.old
-            assert contents(table) == told.contents, (step, nth, said)
+            # A caller that gets an error can rely on the old state.
+            state = expected.new if raised is None else expected.old
+            assert contents(table) == state.contents, (step, nth, raised)
         check_after(table, expected, f"{step.name} {nth}", tmp_path / "next")
         shutil.rmtree(root)
 
 
-def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) -> None:
-    """All or nothing, for every reader; others go on; the same call again finishes."""
+def check_after(table: phalanx.Table, expected: CompleteRun, when: str, copy: Path) -> None:
+    """Check that every reader sees all or nothing, others can write, and a second call finishes."""
     old, new, change = expected.old, expected.new, expected.change
     found = contents(table)
     assert found in (old.contents, new.contents), when
@@ -201,7 +206,7 @@ def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) ->
         assert seen in states, (when, key)
     check_the_next_writer(Path(table.uri), copy, when, "foreign" in expected.name)
     with suppress(phalanx.SchemaMismatch, phalanx.InvalidSchema):
-        # Refused where the change was made: the columns are as it wants them.
+        # Refused if the change took effect: the columns are already changed.
         change.run(table)
     again = contents(phalanx.open(table.uri))
     if change.repeats and found == new.contents:
@@ -213,7 +218,7 @@ def check_after(table: phalanx.Table, expected: Whole, when: str, copy: Path) ->
 
 
 def check_changes(table: phalanx.Table, when: str) -> None:
-    """What the last snapshot changed makes the one before it the newest."""
+    """Check that the changes of the last snapshot, applied to the one before it, yield it."""
     ids = assert_linear(table)
     if len(ids) < 2 or table.at(ids[-2]).schema != table.at(ids[-1]).schema:
         return
@@ -229,7 +234,7 @@ def check_changes(table: phalanx.Table, when: str) -> None:
 
 
 def check_the_next_writer(root: Path, copy: Path, when: str, has_foreign_writes: bool) -> None:
-    """Another writer goes on as if nothing had been, and the mains that it touches follow."""
+    """Check that another writer can append, and that stock clients see its rows."""
     shutil.copytree(root, copy)
     table = phalanx.open(copy)
     if has_foreign_writes:
@@ -245,7 +250,7 @@ def check_the_next_writer(root: Path, copy: Path, when: str, has_foreign_writes:
     for partition in table.plan().partitions:
         key = (partition.key.spec_id, *partition.key.values)
         if key in touched:
-            # A leaf is read here in the version that is listed, and there as stock clients do.
+            # Compare the listed version of the leaf with what stock clients read.
             fields = [field.field_id for field in table.spec.fields]
             listed = table.partition(**dict(zip(fields, key[1:], strict=True)))
             assert rows_of(listed.to_table()) == touched.pop(key), (when, key)
@@ -255,31 +260,31 @@ def check_the_next_writer(root: Path, copy: Path, when: str, has_foreign_writes:
 
 
 def check_vacuum(root: Path, copy: Path, when: str) -> None:
-    """What the dead writer left goes, and no file that anybody needs."""
+    """Check that a vacuum removes the debris of the dead writer, and no other file."""
     shutil.copytree(root, copy)
     table = phalanx.open(copy)
     before = contents(table)
-    # A change of the mode that was under way is completed.
+    # An append completes an interrupted change of the mode.
     table.append(table.scan(limit=0).to_arrow())
     if table.mode == "strong":
         table.discard_foreign_writes()
-        # The first one completes what was cut off: what that replaces was the newest until then.
+        # The first vacuum completes the interrupted change, the second removes what it replaced.
         for _ in range(2):
             time.sleep(0.02)
             table.vacuum(timedelta(0))
-            # What is gone must not be read from memory.
-            forget_session()
+            # Deleted files must not be read from the cache.
+            clear_shared_session()
             assert contents(phalanx.open(copy)) == before, when
         assert table.snapshots().num_rows == 1, when
-        assert files_of(copy) == listed_by(table), when
-        named = [said.get("updates") for said in snapshots_in(table._namespace())]
-        told = {path.stem for path in copy.glob("_phalanx_updates/*")}
-        assert told == {name for name in named if name is not None}, when
+        assert files_of(copy) == files_listed_by(table), when
+        named = [each.get("updates") for each in list_snapshots(handle_of(table).load_manifest())]
+        stored = {path.stem for path in copy.glob("_phalanx_updates/*")}
+        assert stored == {name for name in named if name is not None}, when
     shutil.rmtree(copy)
 
 
 def files_of(root: Path) -> set[str]:
-    """The files of rows, and of deleted rows, wherever a leaf could have them."""
+    """Return the data files and deletion files of all leaf folders, listed or not."""
     return {
         str(path.relative_to(root))
         for kind in ("data", "_deletions")
@@ -287,8 +292,8 @@ def files_of(root: Path) -> set[str]:
     }
 
 
-def listed_by(table: phalanx.Table) -> set[str]:
-    """Those that the newest snapshot lists."""
+def files_listed_by(table: phalanx.Table) -> set[str]:
+    """Return the data files and deletion files that the newest snapshot lists."""
     found = set()
     for partition in table.plan().partitions:
         name = Path(partition.location).name
@@ -302,7 +307,7 @@ def listed_by(table: phalanx.Table) -> set[str]:
 
 def test_a_killed_creation(tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.string())])
-    for step in (Step.MANIFEST_CREATED, Step.COMMITTING, Step.COMMITTED):
+    for step in (FaultPoint.MANIFEST_CREATED, FaultPoint.COMMITTING, FaultPoint.COMMITTED):
         root = tmp_path / step.name
         with (
             failing_at(step, 1, KeyboardInterrupt()),

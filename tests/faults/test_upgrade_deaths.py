@@ -1,4 +1,4 @@
-"""An upgrade that is killed at any step: the table is one or the other, and the next finishes."""
+"""An upgrade killed at any step leaves a table in one layout, and a second upgrade finishes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lance_namespace import CreateNamespaceRequest
 
 import phalanx
-from faults.programs.upgrade_driver import killed_at
+from faults.programs.upgrade_driver import kill_upgrade_at
 from phalanx.storage.hive.files import PROPERTIES_FILE
 from properties.table_model import as_multiset
 
@@ -41,11 +41,11 @@ def test_an_upgrade_dies_at_every_step(
             namespace.create_namespace(CreateNamespaceRequest(id=["other"]))
         table = phalanx.create(root, SCHEMA, partition_by, layout="hive")
         table.append(rows(8))
-        died = killed_at(step, str(root))
+        died = kill_upgrade_at(step, str(root))
         found = phalanx.open(root)
         layouts.append(found.layout)
         assert as_multiset(found.scan().to_arrow()) == as_multiset(rows(8)), step
-        # Whatever it is now, it is written as such.
+        # Writers use the layout that they find.
         assert found.append(rows(4)) == 4
         expected = as_multiset(pa.concat_tables([rows(8), rows(4)]))
         if found.layout == "hive":
@@ -60,8 +60,8 @@ def test_an_upgrade_dies_at_every_step(
         if not died:
             break
     else:
-        raise AssertionError("the upgrade never came to its end")
-    # First the one, then the other.
+        raise AssertionError("the upgrade never finished")
+    # Early deaths leave the old layout, later ones the new layout.
     assert layouts == sorted(layouts)
     assert layouts.count("hive") > 2
     assert layouts.count("namespace") > 1

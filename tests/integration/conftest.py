@@ -50,5 +50,5 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def root(store: Store) -> str:
-    """A URI in the store that nothing is at."""
+    """A URI in the store where nothing exists."""
     return store.fresh()

@@ -1,4 +1,4 @@
-"""Tables of the expression draft, and their manifests as another writer changes and reads them."""
+"""Tables of the expression draft, whose manifests another writer changes and reads."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ import pyarrow as pa
 
 import phalanx
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 Pairs = list[tuple[str | None, int]]
 
 
-def rows(*pairs: tuple[str | None, int]) -> pa.Table:
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
-
-
-def seen(table: phalanx.Table) -> Pairs:
-    """What Phalanx reads, in order."""
+def read_pairs(table: phalanx.Table) -> Pairs:
+    """Return the rows that Phalanx reads, in order."""
     return pairs_of(table.scan(columns=["k", "n"]).to_arrow())
 
 
@@ -53,7 +48,7 @@ def pins(table: phalanx.Table, key: str) -> tuple[int | None, str | None, str | 
 
 
 def pin(table: phalanx.Table, key: str, **values: Any) -> None:
-    """Have the manifest say what is read of a leaf, past Phalanx, as a client of the draft does."""
+    """Set in the manifest what is read of a leaf, as a client of the draft does."""
     there = manifest(table)
     row = {**row_of(table, key), "read_version": None, "read_branch": None, "read_tag": None}
     rows = pa.Table.from_pylist([{**row, **values}], there.schema)
@@ -62,7 +57,7 @@ def pin(table: phalanx.Table, key: str, **values: Any) -> None:
 
 
 def read_by_the_draft(root: str | Path) -> Pairs:
-    """What a reader finds that knows nothing but the draft's section Read Behavior."""
+    """Return what a reader finds that knows only the draft's section Read Behavior."""
     found = []
     tables = lance.dataset(f"{root}/__manifest").to_table(filter="object_type = 'table'")
     for row in tables.to_pylist():
@@ -83,7 +78,7 @@ def read_by_the_draft(root: str | Path) -> Pairs:
 
 
 def on_a_branch(dataset: lance.LanceDataset, name: str, added: pa.Table) -> int:
-    """A new branch of a leaf with some more rows; its version."""
+    """Add rows on a new branch of a leaf; return its version."""
     dataset.create_branch(name, dataset.version)
     branch = dataset.checkout_version((name, None))
     return int(lance.write_dataset(added, branch, mode="append").version)

@@ -90,7 +90,7 @@ def equality_deletes(
 
 
 def deletion_vector(table: Table, of: DataFile, places: Iterable[int]) -> DataFile:
-    """A deletion vector in a Puffin file, as version 3 has them."""
+    """A deletion vector in a Puffin file, as in version 3."""
     places = list(places)
     bitmap = struct.pack("<qI", 1, 0) + BitMap(places).serialize()
     body = b"\xd1\xd3\x39\x64" + bitmap

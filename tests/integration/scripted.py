@@ -19,7 +19,7 @@ def rows(**columns: list[int]) -> pa.Table:
 
 
 def serve(jobs: Connection) -> None:
-    """Run scripts until the other end is closed; what they say goes there."""
+    """Run scripts until the other end is closed, and send their output there."""
 
     def say(*answer: str) -> None:
         jobs.send(list(answer))

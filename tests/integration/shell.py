@@ -1,4 +1,4 @@
-"""What the tests of the shell share: rows of many types, files of them, and how to run it."""
+"""Shared parts of the tests of the shell: rows of many types, their files, and how to run it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def write_csv(path: Path, rows: pa.Table) -> None:
 
 def csv_text(rows: pa.Table) -> str:
     """NULL as an empty field, and everything else in quotes, empty text too."""
-    values = [list(row.values()) for row in json_text.rows(rows)]
+    values = [list(row.values()) for row in json_text.iter_rows(rows)]
     lines = (
         ",".join("" if value is None else f'"{value}"' for value in row)
         for row in [rows.column_names, *values]
@@ -82,7 +82,7 @@ def csv_text(rows: pa.Table) -> str:
 
 def write_json_lines(path: Path, rows: pa.Table) -> None:
     path.write_text(
-        "".join(json_text.dumps(row) + "\n" for row in json_text.rows(rows)), encoding="utf-8"
+        "".join(json_text.dumps(row) + "\n" for row in json_text.iter_rows(rows)), encoding="utf-8"
     )
 
 

@@ -1,4 +1,4 @@
-"""What tests have spawned processes do: these find it by this name, and no module of tests."""
+"""Functions that tests run in spawned processes, which find them by the name of this module."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def append_and_count(table: phalanx.Table, number: int) -> int:
 
 
 def count(table: phalanx.Table) -> int:
-    """How many rows a table has."""
+    """Return how many rows a table has."""
     return int(table.scan().count_rows())
 
 
 def numbers(read: Any) -> list[int]:
-    """What a scan finds in column `n`, in order."""
+    """Return the values of column `n` in a scan, in order."""
     found: list[int] = read.to_arrow()["n"].to_pylist()
     return sorted(found)
 
 
-def changed(feed: Any) -> list[str]:
-    """What happened to each row."""
+def list_changes(feed: Any) -> list[str]:
+    """Return the change of each row."""
     found: list[str] = feed.to_arrow()["_change"].to_pylist()
     return found

@@ -1,4 +1,4 @@
-"""Where tables are put in tests: a local folder, or a bucket of a pretended S3."""
+"""Stores of tables in tests: a local folder, or a bucket of a simulated S3."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow.fs as pafs
 
 @dataclass(frozen=True)
 class Store:
-    """A place for tables, and what has to be told to reach it."""
+    """A place for tables, and the options to reach it."""
 
     base: str
     storage_options: dict[str, str] | None = None
 
     def fresh(self) -> str:
-        """A URI that nothing is at."""
+        """A URI where nothing exists."""
         return f"{self.base}/{uuid.uuid4().hex[:12]}"
 
     def files(self, uri: str) -> dict[str, int]:

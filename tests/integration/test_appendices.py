@@ -261,7 +261,7 @@ def test_d_what_is_left_for_the_scan(table: phalanx.Table) -> None:
 def test_e_runtime_properties(table: phalanx.Table, manifest: lance.LanceDataset) -> None:
     namespace = phalanx.PartitionedNamespace(root=table.uri)
 
-    def described(object_id: str) -> str:
+    def describe(object_id: str) -> str:
         request = DescribeNamespaceRequest(id=object_id.split("$"))
         return json.dumps({"properties": namespace.describe_namespace(request).properties})
 
@@ -274,7 +274,7 @@ def test_e_runtime_properties(table: phalanx.Table, manifest: lance.LanceDataset
         by_value(manifest, event_year=2025, country="US"): {"partition.country": "US"},
     }
     for object_id, properties in expected.items():
-        assert described(object_id) == json.dumps({"properties": properties})
+        assert describe(object_id) == json.dumps({"properties": properties})
     root = namespace.describe_namespace(DescribeNamespaceRequest(id=[])).properties
     assert root == {
         "partition_spec_v1": SPEC_V1,

@@ -16,6 +16,7 @@ from lance import LanceDataset
 import phalanx
 from integration.stores import Store
 from phalanx.errors import (
+    InvalidArgument,
     InvalidPredicate,
     InvalidSchema,
     InvalidSpec,
@@ -61,13 +62,13 @@ def rows(*changes: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist([{**ROW, **change} for change in changes or ({},)], SCHEMA)
 
 
-def replaced(name: str, array: pa.Array, field: pa.Field | None = None) -> pa.Table:
+def replace_column(name: str, array: pa.Array, field: pa.Field | None = None) -> pa.Table:
     """One good row, but for a column of another type or value."""
     place = SCHEMA.get_field_index(name)
     return rows().set_column(place, field or pa.field(name, array.type), array)
 
 
-def unchecked(name: str, value: Any) -> pa.Table:
+def build_unchecked(name: str, value: Any) -> pa.Table:
     """One good row and one with a NULL that the schema forbids."""
     nullable = pa.schema([pa.field(f.name, _nullable(f.type)) for f in SCHEMA])
     return pa.Table.from_pylist([ROW, {**ROW, name: value}], nullable)
@@ -98,54 +99,60 @@ BAD_ROWS: dict[str, tuple[Any, str]] = {
     ),
     "an extra column": (
         rows().append_column("more", pa.array([1])),
-        "has the column 'more', which the table has not",
+        "has the column 'more', which the table does not have",
     ),
     "a doubled column": (
         rows().append_column("tiny", pa.array([1], pa.int8())),
         "more than once",
     ),
-    "text for a number": (replaced("tiny", pa.array(["1"])), "'tiny' is int8, .* string"),
-    "a number for text": (replaced("country", pa.array([1])), "'country' is string, .* int64"),
-    "an overflow": (replaced("tiny", pa.array([128])), "'tiny' is int8.*128"),
-    "a fraction for a whole number": (replaced("tiny", pa.array([1.0])), "'tiny' is int8"),
-    "a float that would be rounded": (replaced("half", pa.array([0.1])), "0.1 .*exactly"),
+    "text for a number": (replace_column("tiny", pa.array(["1"])), "'tiny' is int8, .* string"),
+    "a number for text": (
+        replace_column("country", pa.array([1])),
+        "'country' is string, .* int64",
+    ),
+    "an overflow": (replace_column("tiny", pa.array([128])), "'tiny' is int8.*128"),
+    "a fraction for a whole number": (replace_column("tiny", pa.array([1.0])), "'tiny' is int8"),
+    "a float that would be rounded": (replace_column("half", pa.array([0.1])), "0.1 .*exactly"),
     "a whole number that would be rounded": (
-        replaced("half", pa.array([2**24 + 1])),
+        replace_column("half", pa.array([2**24 + 1])),
         "half.*16777217|16777217.*half",
     ),
-    "too many digits": (replaced("price", pa.array([Decimal("1234.56")])), "'price'"),
-    "too fine a fraction": (replaced("price", pa.array([Decimal("1.234")])), "'price'"),
+    "too many digits": (replace_column("price", pa.array([Decimal("1234.56")])), "'price'"),
+    "too fine a fraction": (replace_column("price", pa.array([Decimal("1.234")])), "'price'"),
     "a zone where there is none": (
-        replaced("at", pa.array([NOON], pa.timestamp("s", "UTC"))),
+        replace_column("at", pa.array([NOON], pa.timestamp("s", "UTC"))),
         "'at' is timestamp",
     ),
     "no zone where there is one": (
-        replaced("zoned", pa.array([NOON], pa.timestamp("us"))),
+        replace_column("zoned", pa.array([NOON], pa.timestamp("us"))),
         "'zoned' is timestamp",
     ),
     "finer moments": (
-        replaced("at", pa.array([1_500_000], pa.timestamp("us"))),
+        replace_column("at", pa.array([1_500_000], pa.timestamp("us"))),
         "'at' is timestamp.s.",
     ),
-    "a date for a moment": (replaced("at", pa.array([NOON.date()])), "'at' is timestamp"),
-    "NULL in a column": (unchecked("id", None), "'id' is not nullable, but row 1"),
-    "NULL in a struct": (unchecked("s", {"must": None, "may": "x"}), "'s.must' is not nullable"),
+    "a date for a moment": (replace_column("at", pa.array([NOON.date()])), "'at' is timestamp"),
+    "NULL in a column": (build_unchecked("id", None), "'id' is not nullable, but row 1"),
+    "NULL in a struct": (
+        build_unchecked("s", {"must": None, "may": "x"}),
+        "'s.must' is not nullable",
+    ),
     "NULL in a struct in a list": (
-        unchecked("items", [{"must": 1, "may": None}, {"must": None, "may": None}]),
+        build_unchecked("items", [{"must": 1, "may": None}, {"must": None, "may": None}]),
         "'items.*must' is not nullable",
     ),
-    "NULL in a list": (unchecked("many", [1, None]), "'many.*' is not nullable"),
-    "an overflow in a list": (replaced("many", pa.array([[300]])), "'many.*int8"),
+    "NULL in a list": (build_unchecked("many", [1, None]), "'many.*' is not nullable"),
+    "an overflow in a list": (replace_column("many", pa.array([[300]])), "'many.*int8"),
     "a missing field of a struct": (
-        replaced("s", pa.array([{"must": 1}])),
+        replace_column("s", pa.array([{"must": 1}])),
         "'s' has the fields must, may, but the data has must",
     ),
     "an extra field of a struct in a list": (
-        replaced("items", pa.array([[{"must": 1, "may": "x", "more": 2}]])),
+        replace_column("items", pa.array([[{"must": 1, "may": "x", "more": 2}]])),
         "has the fields must, may, but the data has must, may, more",
     ),
     "a missing field of a struct in a list": (
-        replaced("items", pa.array([[{"must": 1}]])),
+        replace_column("items", pa.array([[{"must": 1}]])),
         "has the fields must, may, but the data has must",
     ),
 }
@@ -162,7 +169,7 @@ def test_bad_rows(table: phalanx.Table, store: Store, case: str, method: str) ->
 
 
 def test_a_bad_row_late_in_a_stream(table: phalanx.Table, store: Store) -> None:
-    good, bad = rows({"country": "new"}), unchecked("id", None)
+    good, bad = rows({"country": "new"}), build_unchecked("id", None)
     schema = bad.schema
     batches = [good.cast(schema).to_batches()[0], *bad.to_batches()]
     before = store.files(table.uri)
@@ -216,12 +223,57 @@ def test_bad_predicates(table: phalanx.Table, store: Store, where: Any, message:
 
 
 def test_what_is_no_column_or_limit(table: phalanx.Table) -> None:
-    for columns in (["contry"], [], "id", ["id", "id"], [1]):
-        with pytest.raises(SchemaMismatch):
+    with pytest.raises(SchemaMismatch, match="'contry'"):
+        table.scan(columns=["contry"])
+    for columns in ([], "id", ["id", "id"], [1]):
+        with pytest.raises(InvalidArgument):
             table.scan(columns=columns)  # type: ignore[arg-type]
     for limit in (-1, 1.5, True):
-        with pytest.raises(SchemaMismatch):
+        with pytest.raises(InvalidArgument, match="Cannot use the limit"):
             table.scan(limit=limit)  # type: ignore[arg-type]
+    # As most Python code has it.
+    with pytest.raises(ValueError, match="limit"):
+        table.scan(limit=-1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: t.transaction(isolation="total"), "Cannot isolate"),
+        (lambda t: t.transaction(marker=3), "Cannot mark"),
+        (lambda t: t.set_mode("medium"), "Cannot set the mode 'medium'"),
+        (lambda t: t.merge(rows(), 5), "Cannot merge on 5"),
+        (lambda t: t.merge(rows(), "id", when_matched="insert"), "when_matched='insert'"),
+        (lambda t: t.merge(rows(), "id", when_not_matched="x"), "when_not_matched='x'"),
+        (lambda t: t.update("true", {}), "Cannot update by"),
+        (lambda t: t.begin_write("upsert"), "operation 'upsert'"),
+        (lambda t: t.at("yesterday"), "Cannot read snapshot 'yesterday'"),
+        (lambda t: t.changes(2, 1), "must not be later"),
+        (lambda t: t.vacuum(older_than=7), "older_than=7"),
+        (lambda t: t.rewrite(max_commits=0), "max_commits=0"),
+        (lambda t: t.rewrite(target_size=1), "there is no such option"),
+        (lambda t: t.rewrite(min_input_files=0), "min_input_files=0"),
+        (lambda t: t.health(skew=3), "there is no such limit"),
+        (lambda t: t.search("country", "de", k=0), "k=0"),
+        (lambda t: t.search("country", 7), "expected text"),
+        (lambda t: t.create_index("id", "HASH"), "kind 'HASH'"),
+        (lambda t: t.create_index("id", "BTREE", depth=2), "depth=2"),
+        (lambda t: t.add_column("new"), "expected pa.field"),
+        (lambda t: t.promote_column("id", "int64"), r"pa\.int64"),
+        (lambda t: t.rename_column("id", None), "expected a name as text"),
+        (lambda t: phalanx.create(f"{t.uri}-2", SCHEMA, [], layout="x"), "layout='x'"),
+        (lambda t: phalanx.create(f"{t.uri}-2", SCHEMA, [], transaction="x"), "transaction='x'"),
+        (lambda t: phalanx.open(5), "as the location of a table"),
+    ],
+)
+def test_bad_arguments(tmp_path: Path, call: Any, message: str) -> None:
+    """Arguments that are wrong for every table are an error of their own, and a ValueError."""
+    table = phalanx.create(tmp_path / "t", SCHEMA, ["country"], transaction="strong")
+    table.append(rows())
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(InvalidArgument, match=message):
+        call(table)
+    assert set(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -287,7 +339,6 @@ def test_bad_schema_changes(table: phalanx.Table, store: Store) -> None:
     for change in (
         lambda: table.add_column(pa.field("id", pa.int32())),
         lambda: table.add_column(pa.field("new", pa.int32(), nullable=False)),
-        lambda: table.add_column("new"),  # type: ignore[arg-type]
         lambda: table.drop_column("country"),
         lambda: table.rename_column("id", "tiny"),
         lambda: table.promote_column("id", pa.int16()),
@@ -315,7 +366,7 @@ def manifest_of(table: phalanx.Table, store: Store) -> LanceDataset:
     return lance.dataset(f"{table.uri}/__manifest", storage_options=store.storage_options)
 
 
-def reopened(table: phalanx.Table, store: Store) -> phalanx.Table:
+def reopen(table: phalanx.Table, store: Store) -> phalanx.Table:
     return phalanx.open(table.uri, storage_options=store.storage_options)
 
 
@@ -346,7 +397,7 @@ def test_a_plain_lance_table_or_file(tmp_path: Path) -> None:
 def test_a_root_that_was_created_in_part(table: phalanx.Table, store: Store) -> None:
     manifest_of(table, store).update_metadata({"schema": None})
     with pytest.raises(NotPartitioned, match="no schema among its properties"):
-        reopened(table, store)
+        reopen(table, store)
 
 
 @pytest.mark.parametrize(
@@ -354,8 +405,8 @@ def test_a_root_that_was_created_in_part(table: phalanx.Table, store: Store) -> 
     [
         ("partition_spec_v1", "{", InvalidSpec, "partition_spec_v1 of .* cannot be read"),
         ("partition_spec_v1", '{"id": 1}', InvalidSpec, "partition_spec_v1 of"),
-        ("partition_spec_v1", '{"id":7,"fields":[]}', InvalidSpec, "holds the spec 7"),
-        ("partition_spec_v2", '{"id":1,"fields":[]}', InvalidSpec, "holds the spec 1"),
+        ("partition_spec_v1", '{"id":7,"fields":[]}', InvalidSpec, "holds spec 7"),
+        ("partition_spec_v2", '{"id":1,"fields":[]}', InvalidSpec, "holds spec 1"),
         ("schema", "{", InvalidSchema, "schema"),
         ("phalanx.epoch", "many", PhalanxError, "phalanx.epoch"),
         ("phalanx.mode", "sometimes", PhalanxError, "phalanx.mode"),
@@ -366,14 +417,14 @@ def test_corrupt_properties(
 ) -> None:
     manifest_of(table, store).update_metadata({key: text})
     with pytest.raises(error, match=message):
-        reopened(table, store)
+        reopen(table, store)
 
 
 def test_data_under_a_spec_without_definition(table: phalanx.Table, store: Store) -> None:
     row = pa.table({"object_id": ["v9$abc$dataset"], "object_type": ["table"], "location": ["x"]})
     merge = manifest_of(table, store).merge_insert("object_id").when_not_matched_insert_all()
     merge.execute(row)
-    fresh = reopened(table, store)
+    fresh = reopen(table, store)
     for use in (
         lambda: fresh.scan().to_arrow(),
         lambda: fresh.plan("country = 'US'"),
@@ -389,7 +440,7 @@ def test_data_under_a_spec_without_definition(table: phalanx.Table, store: Store
 def test_a_leaf_that_is_gone(table: phalanx.Table, store: Store) -> None:
     location = table.plan("country = 'US'").partitions[0].location
     LanceDataset.drop(location, store.storage_options)
-    fresh = reopened(table, store)
+    fresh = reopen(table, store)
     assert fresh.scan("country IS NULL").count_rows() == 1
     with pytest.raises(PhalanxError, match=location.rsplit("/", 1)[1].split("$")[0]):
         fresh.scan().to_arrow()

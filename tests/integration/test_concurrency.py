@@ -1,4 +1,4 @@
-"""Writers at the same time: nothing is lost, nothing is doubled, and who loses is told."""
+"""Concurrent writers: no row is lost or duplicated, and the loser of a race gets an error."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from phalanx.storage.leaf import leaf
 from phalanx.storage.manifest.changes import change_properties
 from phalanx.storage.manifest.manifest import Manifest
 from phalanx.table import evolution as changes
+from phalanx.table.handle import handle_of
 from processes import SERVER
 
 SCHEMA = pa.schema([("k", pa.int32()), ("writer", pa.int32()), ("n", pa.int32())])
@@ -30,7 +31,7 @@ SCHEMA = pa.schema([("k", pa.int32()), ("writer", pa.int32()), ("n", pa.int32())
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[list[Connection]]:
-    """Processes that run the scripts they are given."""
+    """Processes that run given scripts."""
     ours, processes = [], []
     for _ in range(8):
         mine, theirs = SERVER.Pipe()
@@ -55,7 +56,7 @@ class Race:
     store: Store
 
     def __call__(self, count: int, script: str) -> list[list[str]]:
-        """What each of the processes said."""
+        """Return the output of each process."""
         running = self.workers[:count]
         for number, process in enumerate(running):
             job = {"root": self.root, "options": self.store.storage_options, "number": number}
@@ -74,14 +75,14 @@ def race(workers: list[Connection], root: str, store: Store) -> Race:
     return Race(workers, root, store)
 
 
-def created(root: str, store: Store, **options: Any) -> phalanx.Table:
+def create_table(root: str, store: Store, **options: Any) -> phalanx.Table:
     return phalanx.create(
         root, SCHEMA, options.get("by", ["k"]), storage_options=store.storage_options
     )
 
 
 def check_leaves(table: phalanx.Table, store: Store) -> None:
-    """One leaf for each key, no leaf that nobody lists, the table's field ids in all of them."""
+    """Check that each key has one leaf, listed in the manifest, with the table's field ids."""
     partitions = table.partitions()
     keys = partitions.drop_columns(["location", "read_version", "rows", "bytes"]).to_pylist()
     assert Counter(map(str, keys)).most_common(1)[0][1] == 1
@@ -95,7 +96,7 @@ def check_leaves(table: phalanx.Table, store: Store) -> None:
 
 def test_appends_into_overlapping_new_partitions(root: str, store: Store, race: Race) -> None:
     writers, batches = (8, 50) if store.storage_options is None else (3, 5)
-    table = created(root, store)
+    table = create_table(root, store)
     answers = race(
         writers,
         f"""
@@ -118,7 +119,7 @@ def test_appends_into_overlapping_new_partitions(root: str, store: Store, race: 
 
 
 def test_of_racing_evolutions_one_wins(root: str, store: Store, race: Race) -> None:
-    table = created(root, store)
+    table = create_table(root, store)
     table.append(rows_of([1, 2, 3]))
     answers = race(
         3,
@@ -139,10 +140,10 @@ def test_of_racing_evolutions_one_wins(root: str, store: Store, race: Race) -> N
 
 
 def test_of_two_evolutions_prepared_at_once_the_second_is_refused(root: str, store: Store) -> None:
-    """The same race, in an order that is certain."""
-    table = created(root, store)
+    """The same race, in a fixed order."""
+    table = create_table(root, store)
     other = phalanx.open(root, storage_options=store.storage_options)
-    manifest = other._manifest
+    manifest = handle_of(other).state
     table.evolve("writer")
     with pytest.raises(phalanx.CommitConflict, match="another writer changed"):
         changes.evolve(manifest, "bucket(4, n)")
@@ -152,7 +153,7 @@ def test_of_two_evolutions_prepared_at_once_the_second_is_refused(root: str, sto
 
 
 def test_racing_schema_changes(root: str, store: Store, race: Race) -> None:
-    table = created(root, store)
+    table = create_table(root, store)
     table.append(rows_of(range(6)))
     answers = race(
         4,
@@ -191,8 +192,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", list(CHANGES))
 def test_appends_race_with_a_change(root: str, store: Store, race: Race, change: str) -> None:
-    """An append is in with all its rows, or refused with none."""
-    table = created(root, store)
+    """An append adds all its rows, or is refused and adds none."""
+    table = create_table(root, store)
     table.append(rows_of([0]))
     turns = 1 if change == "promote" else 4
     answers = race(
@@ -272,15 +273,15 @@ def test_a_writer_whose_specs_are_outdated_removes_no_leaf(
     root: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another writer evolves just after the new partitions are in the manifest."""
-    table = created(root, store)
-    insert = writing.insert
+    table = create_table(root, store)
+    insert = writing.insert_rows
 
     def insert_and_evolve(manifest: Manifest, rows: pa.Table) -> None:
         insert(manifest, rows)
-        monkeypatch.setattr(writing, "insert", insert)
+        monkeypatch.setattr(writing, "insert_rows", insert)
         phalanx.open(root, storage_options=store.storage_options).evolve("writer")
 
-    monkeypatch.setattr(writing, "insert", insert_and_evolve)
+    monkeypatch.setattr(writing, "insert_rows", insert_and_evolve)
     with pytest.raises(phalanx.CommitConflict):
         table.append(rows_of([1, 2]))
     assert table.scan().count_rows() == 0
@@ -290,7 +291,7 @@ def test_a_writer_whose_specs_are_outdated_removes_no_leaf(
 
 @pytest.mark.parametrize("mode", ["weak", "strong"])
 def test_a_table_that_evolves_while_its_rows_come_in(root: str, store: Store, mode: str) -> None:
-    table = created(root, store)
+    table = create_table(root, store)
     table.set_mode(mode)
     table.append(rows_of([1]))
 
@@ -308,16 +309,16 @@ def test_a_late_delete_does_not_undo_a_schema_change(
     root: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leaf that has the new schema keeps it."""
-    table = created(root, store)
+    table = create_table(root, store)
     table.append(rows_of([1, 2]))
-    commit = leaf.commit
+    commit = leaf.apply_change
 
     def change_then_commit(*arguments: Any, **named: Any) -> int:
-        monkeypatch.setattr(leaf, "commit", commit)
+        monkeypatch.setattr(leaf, "apply_change", commit)
         phalanx.open(root, storage_options=store.storage_options).promote_column("n", pa.int64())
         return commit(*arguments, **named)
 
-    monkeypatch.setattr(leaf, "commit", change_then_commit)
+    monkeypatch.setattr(leaf, "apply_change", change_then_commit)
     with pytest.raises(phalanx.CommitConflict):
         table.delete("k = 1")
     check_leaves(table, store)
@@ -326,7 +327,7 @@ def test_a_late_delete_does_not_undo_a_schema_change(
 
 
 def test_of_racing_overwrites_of_a_partition_one_stays(root: str, store: Store, race: Race) -> None:
-    table = created(root, store)
+    table = create_table(root, store)
     table.append(rows_of([1]))
     answers = race(
         2,
@@ -346,20 +347,20 @@ def test_of_racing_overwrites_of_a_partition_one_stays(root: str, store: Store, 
 def test_of_racing_overwrites_of_an_empty_partition_one_stays(
     root: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both find nothing to replace, and the second is committed after the first."""
-    table = created(root, store)
+    """Both overwrites find nothing to replace, and the second commits after the first."""
+    table = create_table(root, store)
     table.append(rows_of([1, 2]))
     table.delete("k = 1")
-    deletion = leaf.deletion
+    deletion = leaf.write_deletions
 
     def find_and_be_overtaken(*arguments: Any) -> Any:
         found = deletion(*arguments)
-        monkeypatch.setattr(leaf, "deletion", deletion)
+        monkeypatch.setattr(leaf, "write_deletions", deletion)
         other = phalanx.open(root, storage_options=store.storage_options)
         other.overwrite_partitions(rows_of([1, 1, 1]))
         return found
 
-    monkeypatch.setattr(leaf, "deletion", find_and_be_overtaken)
+    monkeypatch.setattr(leaf, "write_deletions", find_and_be_overtaken)
     table.overwrite_partitions(rows_of([1, 1]))
     assert table.scan().to_arrow().column("k").to_pylist() == [1, 1, 2]
 

@@ -1,4 +1,4 @@
-"""Catalogs that strangers wrote: their names, paths and properties are data, and nothing else."""
+"""Untrusted catalogs: their names, paths and properties are only data."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pyiceberg.table import Table
 import phalanx
 import phalanx.ducklake
 import phalanx.iceberg
-from ducklakes import Lake, edited
+from ducklakes import Lake, edit_catalog
 from integration.iceberg_tables import catalog_at
 from phalanx.errors import InvalidCatalog, PhalanxError
 from phalanx.foreign.ducklake.connection import CatalogLocation
-from phalanx.foreign.file_systems import is_inside, opened
-from phalanx.table.imports.sources import opened_source
+from phalanx.foreign.file_systems import is_inside, open_input
+from phalanx.table.imports.sources import open_source
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lake_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lake")
     lake = Lake("duckdb", folder)
     lake.run("CREATE TABLE t AS SELECT i AS id FROM range(4) r(i)")
@@ -33,16 +33,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lake(made: Path, tmp_path: Path) -> str:
-    """A copy of the catalog beside which a file lies that is nobody's business."""
+def lake(lake_folder: Path, tmp_path: Path) -> str:
+    """A copy of the catalog with an unrelated file in the same folder."""
     copy = tmp_path / "catalog.db"
-    copy.write_bytes((made / "catalog.ducklake").read_bytes())
+    copy.write_bytes((lake_folder / "catalog.ducklake").read_bytes())
     pq.write_table(pa.table({"id": pa.array([666], pa.int64())}), tmp_path / "secret.parquet")
     return str(copy)
 
 
 def change(catalog: str, *statements: str) -> None:
-    with edited(catalog) as connection:
+    with edit_catalog(catalog) as connection:
         for statement in statements:
             connection.execute(statement)
 
@@ -84,9 +84,9 @@ def test_nothing_in_a_catalog_reaches_outside(lake: str, tmp_path: Path, sql: st
     held = pa.table({"a": [1]})  # a variable of Python is no table
     with (
         pytest.raises(InvalidCatalog, match=r"Cannot read the catalog"),
-        CatalogLocation.of(lake).reading() as reading,
+        CatalogLocation.of(lake).open() as reading,
     ):
-        reading.rows(sql.format(folder=tmp_path))
+        reading.fetch_rows(sql.format(folder=tmp_path))
     assert held.num_rows == 1
     assert sorted(tmp_path.iterdir()) == before
 
@@ -105,8 +105,8 @@ def test_files_outside_of_a_lake_are_read_only_if_it_is_trusted(
     with pytest.raises(PhalanxError, match=r"secret.parquet', which is outside .*trust_locations"):
         table.import_units()
     with pytest.raises(PhalanxError, match="outside"):
-        opened_source(f"{lake}::t", "ducklake", options=options)
-    source = opened_source(f"{lake}::t", "ducklake", options={**options, "trust_locations": "true"})
+        open_source(f"{lake}::t", "ducklake", options=options)
+    source = open_source(f"{lake}::t", "ducklake", options={**options, "trust_locations": "true"})
     assert len(source.units) == 1
 
 
@@ -161,7 +161,7 @@ def test_a_link_inside_of_a_folder_leads_outside(tmp_path: Path) -> None:
 )
 def test_a_path_says_nothing_about_the_connection(path: str) -> None:
     with pytest.raises(PhalanxError, match="names a file and no user or settings"):
-        opened(path, {})
+        open_input(path, {})
 
 
 # ── Iceberg ──────────────────────────────────────────────────────────────────────────────────
@@ -193,7 +193,7 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def set_property(table: Table, key: str, text: str) -> str:
-    """Write the property into the metadata file of a table, as nobody but a stranger does."""
+    """Write the property into the metadata file, as an attacker would."""
     place = Path(table.metadata_location.removeprefix("file://"))
     metadata = json.loads(place.read_text())
     metadata["properties"][key] = text
@@ -205,9 +205,9 @@ def set_property(table: Table, key: str, text: str) -> str:
 def test_a_table_loads_no_code(iceberg: Table, tmp_path: Path, marker: Path, key: str) -> None:
     place = set_property(iceberg, key, "crafted_io.Evil")
     with pytest.raises(PhalanxError, match=f"{key} names code to run"):
-        opened_source(place, "iceberg")
+        open_source(place, "iceberg")
     with pytest.raises(PhalanxError, match=f"{key} names code to run"):
-        opened_source("tests::lake.t", "iceberg", options=source_options(tmp_path))
+        open_source("tests::lake.t", "iceberg", options=source_options(tmp_path))
     assert not marker.exists()
     assert "crafted_io" not in sys.modules
 
@@ -216,12 +216,12 @@ def test_a_table_does_not_say_where_credentials_go(iceberg: Table, tmp_path: Pat
     place = set_property(iceberg, "s3.endpoint", "http://evil.example")
     for open_it in (
         lambda: phalanx.iceberg.open(iceberg.refresh()),
-        lambda: opened_source(place, "iceberg"),
-        lambda: opened_source("tests::lake.t", "iceberg", options=source_options(tmp_path)),
+        lambda: open_source(place, "iceberg"),
+        lambda: open_source("tests::lake.t", "iceberg", options=source_options(tmp_path)),
     ):
-        with pytest.raises(PhalanxError, match=r"s3\.endpoint says how its store is reached"):
+        with pytest.raises(PhalanxError, match=r"s3\.endpoint sets how to connect to its store"):
             open_it()
-    trusted = opened_source(place, "iceberg", options={"trust_locations": "true"})
+    trusted = open_source(place, "iceberg", options={"trust_locations": "true"})
     assert sum(unit.rows for unit in trusted.units) == 2
 
 

@@ -1,14 +1,15 @@
-"""Metadata that nobody should have written: one clear error, never a hang or a raw exception."""
+"""Invalid metadata: one clear error, never a hang or a raw exception."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from lance.file import LanceFileWriter
@@ -16,19 +17,24 @@ from lance.file import LanceFileWriter
 import phalanx
 from phalanx.errors import InvalidManifest, PhalanxError, StorageFailure
 from phalanx.model.stored_json import COUNT, read_object
-from phalanx.storage.commit.head import HEAD, Head
-from phalanx.storage.commit.history_rows import PHALANX, history_rows, snapshot_id
-from phalanx.storage.lance.failures import Guarded, reading, reading_each, told
+from phalanx.storage.commit.head import HEAD_ROW_ID, Head
+from phalanx.storage.commit.history_rows import PHALANX_TYPE, build_history_rows, snapshot_row_id
+from phalanx.storage.lance.failures import (
+    ErrorTranslator,
+    read_each,
+    translate_errors,
+    translate_read_errors,
+)
 from phalanx.storage.lance.location import Location
-from phalanx.storage.manifest.changes import upsert
-from phalanx.storage.manifest.manifest import DIRECTORY, Manifest
-from phalanx.storage.search.tokenizer import lengths_in
-from phalanx.storage.state.properties import EPOCH, INDEXES, MODE
+from phalanx.storage.manifest.changes import upsert_rows
+from phalanx.storage.manifest.manifest import MANIFEST_DIRECTORY, Manifest
+from phalanx.storage.search.tokenizer import read_document_lengths
+from phalanx.storage.state.properties import EPOCH, FORMAT_NUMBER, FORMAT_PROPERTY, INDEXES, MODE
 from phalanx.table.history.change_feed import ChangeFeed
 from phalanx.table.jobs.row_job import RowJob
 from phalanx.table.jobs.write_job import WriteJob
+from tables import SCHEMA, contents, rows
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 DEEP = "[" * 100_000 + "]" * 100_000
 HEAD_FACTS: dict[str, Any] = {
     "sequence": 3,
@@ -37,10 +43,6 @@ HEAD_FACTS: dict[str, Any] = {
     "time": "2026-01-01T00:00:00+00:00",
     "published": 3,
 }
-
-
-def rows(*pairs: tuple[str, int]) -> pa.Table:
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
 
 
 @pytest.fixture
@@ -52,8 +54,10 @@ def table(tmp_path: Path) -> phalanx.Table:
 
 
 def write_row(table: phalanx.Table, name: str, text: str | None) -> None:
-    """Put a text into a row of the manifest, as a stranger would."""
-    upsert(Manifest.open(Location.of(table.uri)), history_rows({name: text}, PHALANX))  # type: ignore[dict-item]
+    """Put a text into a row of the manifest, as another program might."""
+    upsert_rows(
+        Manifest.open(Location.of(table.uri)), build_history_rows({name: text}, PHALANX_TYPE)
+    )  # type: ignore[dict-item]
 
 
 # ── the head ─────────────────────────────────────────────────────────────────────────────────
@@ -79,7 +83,7 @@ def write_row(table: phalanx.Table, name: str, text: str | None) -> None:
 )
 def test_a_head_out_of_range(table: phalanx.Table, key: str, value: object) -> None:
     facts = {**HEAD_FACTS, key: value}
-    write_row(table, HEAD, json.dumps({**facts, "published": facts["published"]}))
+    write_row(table, HEAD_ROW_ID, json.dumps({**facts, "published": facts["published"]}))
     damaged = phalanx.open(table.uri)
     for attempt in (
         lambda: damaged.append(rows(("a", 9))),
@@ -87,7 +91,7 @@ def test_a_head_out_of_range(table: phalanx.Table, key: str, value: object) -> N
         lambda: damaged.newest_snapshot,
         lambda: damaged.vacuum(),
     ):
-        with pytest.raises(InvalidManifest, match=HEAD):
+        with pytest.raises(InvalidManifest, match=HEAD_ROW_ID):
             attempt()
     assert sorted(damaged.scan().to_arrow().column("n").to_pylist()) == [1, 3]
 
@@ -108,15 +112,32 @@ def test_a_head_that_is_no_such_object(text: str | None) -> None:
         Head.from_json(text)  # type: ignore[arg-type]
 
 
-def test_a_head_far_behind_hangs_nobody(table: phalanx.Table) -> None:
-    """Another writer's numbers came first: history may begin anywhere."""
+@pytest.mark.parametrize("column", ["metadata", "read_version"])
+def test_a_head_without_its_columns(table: phalanx.Table, column: str) -> None:
+    """A flipped bit in the schema of the manifest gives a column another name."""
+    manifest = lance.dataset(f"{table.uri}/{MANIFEST_DIRECTORY}")
+    manifest.alter_columns({"path": column, "name": "another"})
+    calls: list[Callable[[phalanx.Table], object]] = [
+        lambda each: each.append(rows(("a", 1))),
+        lambda each: each.delete("n = 1"),
+        lambda each: each.evolve([]),
+        lambda each: each.vacuum(),
+        lambda each: each.set_mode("weak"),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidManifest, match=column):
+            call(phalanx.open(table.uri))
+
+
+def test_a_head_far_behind_causes_no_hang(table: phalanx.Table) -> None:
+    """Another writer used the first numbers: history may begin anywhere."""
     far = 10**17
     snapshot = {
         **{"id": far, "time": "2026-01-01T00:00:00+00:00", "operation": "append"},
         **{"manifest_version": Manifest.open(Location.of(table.uri)).version},
     }
-    write_row(table, snapshot_id(far), json.dumps(snapshot))
-    write_row(table, HEAD, json.dumps({**HEAD_FACTS, "sequence": far, "published": 0}))
+    write_row(table, snapshot_row_id(far), json.dumps(snapshot))
+    write_row(table, HEAD_ROW_ID, json.dumps({**HEAD_FACTS, "sequence": far, "published": 0}))
     table = phalanx.open(table.uri)
     assert table.append(rows(("a", 9))) == 1
     assert table.newest_snapshot == far + 1
@@ -142,8 +163,8 @@ def test_a_head_far_behind_hangs_nobody(table: phalanx.Table) -> None:
 )
 def test_a_snapshot_out_of_range(table: phalanx.Table, change: dict[str, object]) -> None:
     manifest = Manifest.open(Location.of(table.uri))
-    name = snapshot_id(3)
-    facts = json.loads(manifest.row(name).column("metadata")[0].as_py())
+    name = snapshot_row_id(3)
+    facts = json.loads(manifest.read_row(name).column("metadata")[0].as_py())
     write_row(table, name, json.dumps({**facts, **change}))
     damaged = phalanx.open(table.uri)
     for attempt in (
@@ -164,11 +185,37 @@ def test_a_list_of_indexes(table: phalanx.Table, text: str) -> None:
         phalanx.open(table.uri)
 
 
-@pytest.mark.parametrize(("key", "text"), [(EPOCH, "9" * 5000), (EPOCH, "-1"), (MODE, "odd")])
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (EPOCH, "9" * 5000),
+        (EPOCH, "-1"),
+        (MODE, "odd"),
+        (FORMAT_PROPERTY, "one"),
+        (FORMAT_PROPERTY, "9" * 5000),
+    ],
+)
 def test_a_property(table: phalanx.Table, key: str, text: str) -> None:
     set_property(table, key, text)
     with pytest.raises(InvalidManifest, match=key):
         phalanx.open(table.uri)
+
+
+def test_a_table_of_a_newer_version(table: phalanx.Table) -> None:
+    """An older reader says what to do, and a table without the number is one of version 1."""
+    manifest = lance.dataset(f"{table.uri}/__manifest")
+    assert manifest.metadata[FORMAT_PROPERTY] == str(FORMAT_NUMBER)
+    newer = str(FORMAT_NUMBER + 1)
+    set_property(table, FORMAT_PROPERTY, newer)
+    with pytest.raises(InvalidManifest, match=rf"phalanx\.format {newer}.*Upgrade"):
+        phalanx.open(table.uri)
+    with pytest.raises(InvalidManifest, match=rf"phalanx\.format {newer}.*Upgrade"):
+        table.append(rows(("a", 9)))
+    set_property(table, FORMAT_PROPERTY, "")
+    opened = phalanx.open(table.uri)
+    assert opened.append(rows(("a", 9))) == 1
+    opened.set_checksums(True)
+    assert lance.dataset(f"{table.uri}/__manifest").metadata[FORMAT_PROPERTY] == str(FORMAT_NUMBER)
 
 
 @pytest.mark.parametrize("key", ["schema", "partition_spec_v1"])
@@ -180,7 +227,7 @@ def test_a_schema_or_spec(table: phalanx.Table, key: str, text: str) -> None:
 
 
 def set_property(table: phalanx.Table, key: str, text: str) -> None:
-    Location.of(table.uri).own(DIRECTORY).open().update_metadata({key: text})
+    Location.of(table.uri).subfolder(MANIFEST_DIRECTORY).open().update_metadata({key: text})
 
 
 def test_nothing_is_deep_that_is_wide() -> None:
@@ -207,9 +254,12 @@ def failing(error: BaseException) -> Iterator[int]:
     "error", [panic(), pa.ArrowInvalid("bad"), OSError("bad"), KeyError("x"), IndexError("x")]
 )
 def test_what_reading_raises(error: BaseException) -> None:
-    with pytest.raises(StorageFailure, match="read the file"), reading("read the file"):
+    with (
+        pytest.raises(StorageFailure, match="read the file"),
+        translate_read_errors("read the file"),
+    ):
         raise error
-    items = reading_each(failing(error), "read the file")
+    items = read_each(failing(error), "read the file")
     assert next(items) == 1
     with pytest.raises(StorageFailure, match="read the file"):
         next(items)
@@ -217,7 +267,7 @@ def test_what_reading_raises(error: BaseException) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), MemoryError()])
 def test_what_passes(error: BaseException) -> None:
-    for guard in (told("do it"), reading("do it")):
+    for guard in (translate_errors("do it"), translate_read_errors("do it")):
         with pytest.raises(type(error)), guard:
             raise error
 
@@ -227,34 +277,37 @@ def test_what_passes(error: BaseException) -> None:
     [("{}['x']", KeyError), ("[][1]", IndexError), ("exec('assert False')", AssertionError)],
 )
 def test_mistakes_of_ours_pass(line: str, kind: type[Exception]) -> None:
-    """A lookup that fails in a line of Phalanx is no damage, and must not be told as such."""
+    """A failed lookup in Phalanx's own code is a bug, not damage."""
     module: dict[str, Any] = {"__name__": "phalanx.storage.somewhere"}
     exec(f"def look():\n    return {line}", module)
-    with pytest.raises(kind), reading("read the file"):
+    with pytest.raises(kind), translate_read_errors("read the file"):
         module["look"]()
 
 
 def test_an_index_without_its_parts(tmp_path: Path) -> None:
-    """What a line of Phalanx looks up in a file that may be damaged is checked."""
+    """Phalanx checks what it looks up in a file that may be damaged."""
     with LanceFileWriter(str(tmp_path / "metadata.lance"), pa.schema([("x", pa.int64())])):
         pass
-    with pytest.raises(StorageFailure, match="does not tell its parts"):
-        lengths_in(str(tmp_path), None)
+    with pytest.raises(StorageFailure, match="does not list its partitions"):
+        read_document_lengths(str(tmp_path), None)
 
 
 def test_what_callers_do_with_items_is_their_own() -> None:
     def use() -> None:
-        for _ in reading_each([1, 2], "read"):
+        for _ in read_each([1, 2], "read"):
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
         use()
-    with pytest.raises(ValueError, match="mine"), told("write"):
+    with pytest.raises(ValueError, match="mine"), translate_errors("write"):
         raise ValueError("mine")
 
 
 def test_a_panic_in_a_call() -> None:
-    with pytest.raises(StorageFailure, match="do it: index out of bounds"), told("do it"):
+    with (
+        pytest.raises(StorageFailure, match="do it: index out of bounds"),
+        translate_errors("do it"),
+    ):
         raise panic()
 
 
@@ -266,8 +319,8 @@ def test_a_panic_in_a_call() -> None:
     ],
 )
 def test_no_call_is_unguarded(held: type) -> None:
-    """Every public method and property of what users hold passes the guard."""
-    assert issubclass(held, Guarded)
+    """The guard covers every public method and property of the objects that users get."""
+    assert issubclass(held, ErrorTranslator)
     for owner in held.__mro__:
         if not owner.__module__.startswith("phalanx."):
             continue
@@ -281,7 +334,7 @@ def test_no_call_is_unguarded(held: type) -> None:
 def test_lance_is_read_in_one_place() -> None:
     """Scans go through storage/lance/scanning.py, and tables are opened by Location."""
     sources = Path(phalanx.__file__).parent
-    # Tables of texts that are in no table of a user.
+    # Constant lookup tables, which hold no user data.
     allowed = {
         "storage/lance/scanning.py",
         "storage/lance/location.py",
@@ -295,3 +348,25 @@ def test_lance_is_read_in_one_place() -> None:
         calls = r"\blance\.dataset\((?!{)|dataset\.(scanner|to_table)\(|\._take_rows\("
         found = re.search(calls, text)
         assert found is None, f"{name} has {found}"
+
+
+def test_a_drop_is_found_however_its_json_is_written(tmp_path: Path) -> None:
+    table = phalanx.create(tmp_path / "t", SCHEMA, ["k"], transaction="strong")
+    table.append(rows(("a", 1), ("b", 2)))
+    before = table.newest_snapshot
+    table.drop_partitions("k = 'a'")
+    uri = f"{table.uri}/__manifest"
+    changed = lance.dataset(uri).update(
+        {"metadata": """'{ "operation":"drop_partitions" }'"""},
+        where="object_type = 'table_version' AND read_version IS NULL",
+    )
+    assert changed["num_rows_updated"] == 1
+    found = phalanx.open(table.uri)
+    assert found.newest_snapshot is not None
+    assert contents(found.at(found.newest_snapshot)) == {("b", 2): 1}
+    assert before is not None
+    assert contents(found.at(before)) == {("a", 1): 1, ("b", 2): 1}
+    feed = found.changes(before, found.newest_snapshot).to_arrow()
+    assert feed.select(["k", "_change"]).to_pylist() == [{"k": "a", "_change": "delete"}]
+    found.rollback(before)
+    assert contents(found) == {("a", 1): 1, ("b", 2): 1}

@@ -1,4 +1,4 @@
-"""Partitions with several leaves: other writers may make a namespace with the same values each."""
+"""Partitions with several leaves: each of several writers may create the same partition."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import lance
 import pytest
 
 import phalanx
-from foreign_namespaces import BY_K, ForeignManifest, read_by_the_format, rows
+from foreign_namespaces import BY_K, ForeignManifest, read_by_the_format
 from phalanx.errors import PhalanxError
+from tables import rows
 
 Pairs = list[tuple[str | None, int]]
 DOUBLED: Pairs = [("a", 1), ("a", 2), ("b", 1), (None, 3), (None, 4)]
@@ -37,19 +38,19 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> phalanx.Table:
     return found
 
 
-def seen(table: phalanx.Table, where: str | None = None) -> list[Any]:
+def read_rows(table: phalanx.Table, where: str | None = None) -> list[Any]:
     found = table.scan(where, columns=["k", "n"]).to_arrow()
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=str)
 
 
 def check(table: phalanx.Table, wanted: Pairs) -> None:
     wanted = sorted(wanted, key=str)
-    assert seen(table) == seen(phalanx.open(table.uri)) == wanted
+    assert read_rows(table) == read_rows(phalanx.open(table.uri)) == wanted
     assert read_by_the_format(table.uri) == wanted
     assert table.scan().count_rows() == len(wanted)
     for key in {k for k, _ in wanted}:
         where = "k IS NULL" if key is None else f"k = '{key}'"
-        assert seen(table, where) == [pair for pair in wanted if pair[0] == key]
+        assert read_rows(table, where) == [pair for pair in wanted if pair[0] == key]
 
 
 def test_all_leaves_are_read(table: phalanx.Table) -> None:
@@ -122,7 +123,7 @@ def test_a_rewrite_unites_them(table: phalanx.Table) -> None:
     assert table.mode == mode
     check(table, DOUBLED)
     listed = table.partitions()["k"].to_pylist()
-    # In weak mode an empty leaf stays: somebody may be about to write to it.
+    # In weak mode an empty leaf stays: a writer may be about to use it.
     assert listed == (["a", "b", None] if mode == "strong" else ["a", "a", "b", None, None])
     assert not [each for each in table.health() if each.kind == "doubled-partitions"]
     table.append(rows(("a", 5)))
@@ -131,7 +132,7 @@ def test_a_rewrite_unites_them(table: phalanx.Table) -> None:
     check(table, [*DOUBLED, ("a", 5)])
 
 
-def test_the_change_feed_tells_nothing_of_it(tmp_path: Path) -> None:
+def test_the_change_feed_shows_nothing_of_it(tmp_path: Path) -> None:
     table = build(tmp_path / "ns")
     table.set_mode("strong")
     before = table.newest_snapshot
@@ -159,7 +160,7 @@ def test_other_changes(table: phalanx.Table) -> None:
     table.add_column(pa.field("more", pa.int8()))
     table.create_index("n", "BTREE")
     check(table, DOUBLED)
-    assert seen(table, "n = 2") == [("a", 2)]
+    assert read_rows(table, "n = 2") == [("a", 2)]
     table.evolve([phalanx.truncate("k", 1)])
     table.overwrite_partitions(rows(("a", 9)).append_column("more", pa.array([1], pa.int8())))
     check(table, [("a", 9), *DOUBLED[2:]])

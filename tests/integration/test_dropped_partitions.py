@@ -1,4 +1,4 @@
-"""Partitions that are dropped: gone at once, back by a rollback, and forgotten by a vacuum."""
+"""Dropped partitions: removed at once, restored by a rollback, and forgotten by a vacuum."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ import pytest
 
 import phalanx
 from integration.stores import Store
-from phalanx.storage.commit.writing import remove_unlisted
-from phalanx.storage.lance.location import Location, forget_session
+from phalanx.storage.commit.writing import remove_unlisted_leaves
+from phalanx.storage.lance.location import Location, clear_shared_session
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.table.history.incremental_scan import Position, Wanted, new_rows, newest_position
+from phalanx.table.history.incremental_scan import (
+    Position,
+    Selection,
+    find_new_rows,
+    find_newest_position,
+)
+from tables import numbers
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64())])
 DAYS = [date(2024, 1, day) for day in (1, 2, 3, 4)]
@@ -28,14 +34,10 @@ def rows(days: list[date | None], first: int = 0) -> pa.Table:
     return pa.table([days, list(range(first, first + len(days)))], schema=SCHEMA)
 
 
-def made(root: str | Path, mode: str = "strong", **how: Any) -> phalanx.Table:
+def create_table(root: str | Path, mode: str = "strong", **how: Any) -> phalanx.Table:
     table = phalanx.create(root, SCHEMA, ["day"], transaction=mode, **how)
     table.append(rows([*DAYS, None]))
     return table
-
-
-def numbers(table: Any) -> list[int]:
-    return sorted(table.scan().to_arrow()["n"].to_pylist())
 
 
 def days_of(table: phalanx.Table) -> list[date | None]:
@@ -43,7 +45,7 @@ def days_of(table: phalanx.Table) -> list[date | None]:
 
 
 def test_a_drop_is_one_snapshot_that_a_rollback_undoes(root: str, store: Store) -> None:
-    table = made(root, storage_options=store.storage_options)
+    table = create_table(root, storage_options=store.storage_options)
     files = store.files(root)
     assert table.drop_partitions("day < DATE '2024-01-03'") == 2
     assert numbers(table) == [2, 3, 4]
@@ -75,7 +77,7 @@ def test_a_drop_is_one_snapshot_that_a_rollback_undoes(root: str, store: Store) 
 
 
 def test_the_same_leaf_is_written_again_and_old_snapshots_stay(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     [old] = table.plan("day = DATE '2024-01-01'").partitions
     table.drop_partitions("day = DATE '2024-01-01'")
     table.add_column(pa.field("more", pa.int8()))
@@ -94,7 +96,7 @@ def test_the_same_leaf_is_written_again_and_old_snapshots_stay(tmp_path: Path) -
 
 
 def test_a_vacuum_removes_what_no_snapshot_reads(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     leaves = {p.location for p in table.plan("day IS NOT NULL").partitions}
     table.drop_partitions("day IS NOT NULL")
     kept = table.vacuum(timedelta(days=1))
@@ -107,24 +109,24 @@ def test_a_vacuum_removes_what_no_snapshot_reads(tmp_path: Path) -> None:
     assert not any(Path(leaf).exists() for leaf in leaves)
     manifest = lance.dataset(f"{table.uri}/__manifest").to_table(["object_id", "object_type"])
     assert "phalanx_dropped" not in manifest["object_type"].to_pylist()
-    forget_session()
+    clear_shared_session()
     table = phalanx.open(table.uri)
     assert numbers(table) == [4, 9]
     table.append(rows(DAYS, 20))
     assert numbers(table) == [4, 9, 20, 21, 22, 23]
 
 
-def test_a_vacuum_beside_a_writer_that_lists_a_partition_again(
+def test_a_vacuum_during_a_write_that_lists_a_partition_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("phalanx.storage.commit.head.CLOCK_MARGIN", timedelta(0))
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     table.drop_partitions("day = DATE '2024-01-01'")
     time.sleep(0.02)
     moment = datetime.now(UTC)
     txn = table.transaction().__enter__()
     table.vacuum(datetime.now(UTC) - moment)
-    forget_session()
+    clear_shared_session()
     txn.append(rows([DAYS[1]], 10))
     with pytest.raises(phalanx.PhalanxError):
         txn.append(rows([DAYS[0]], 11))
@@ -137,9 +139,9 @@ def test_a_vacuum_beside_a_writer_that_lists_a_partition_again(
     txn = table.transaction().__enter__()
     txn.append(rows([DAYS[0]], 13))
     table.vacuum(datetime.now(UTC) - moment)
-    with pytest.raises(phalanx.CommitConflict, match="vacuum has removed"):
+    with pytest.raises(phalanx.CommitConflict, match="vacuum removed"):
         txn.__exit__(None, None, None)
-    forget_session()
+    clear_shared_session()
     table = phalanx.open(table.uri)
     table.append(rows([DAYS[0]], 14))
     assert numbers(table) == [1, 2, 3, 4, 14]
@@ -151,7 +153,7 @@ def test_what_matches_in_part_is_refused(tmp_path: Path) -> None:
     for where in ("day < DATE '2024-01-03'", "n = 1"):
         with pytest.raises(phalanx.InvalidPredicate, match=r"v1\(1,\) may match in part.*delete"):
             table.drop_partitions(where)
-    # One without rows is no obstacle, and where rows are decides nothing else.
+    # A partition without rows is no obstacle, and the place of rows decides nothing else.
     table.evolve(["day"])
     table.rewrite(target_spec=2)
     assert table.drop_partitions("day < DATE '2024-01-03'") == 2
@@ -159,7 +161,7 @@ def test_what_matches_in_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_in_weak_mode_partitions_stay_without_rows(tmp_path: Path) -> None:
-    table = made(tmp_path / "t", "weak")
+    table = create_table(tmp_path / "t", "weak")
     assert table.drop_partitions("day IS NULL OR day = DATE '2024-01-01'") == 2
     assert table.partitions()["rows"].to_pylist() == [0, 1, 1, 1, 0]
     table.append(rows([None], 9))
@@ -169,7 +171,7 @@ def test_in_weak_mode_partitions_stay_without_rows(tmp_path: Path) -> None:
 
 
 def test_weak_mode_forgets_what_was_dropped(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     table.drop_partitions("day = DATE '2024-01-01'")
     table.set_mode("weak")
     table.append(rows([DAYS[0]], 10))
@@ -180,7 +182,7 @@ def test_weak_mode_forgets_what_was_dropped(tmp_path: Path) -> None:
 
 
 def test_transactions_that_meet_at_a_dropped_partition(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     appending = table.transaction().__enter__()
     appending.append(rows([DAYS[0]], 10))
     dropping = table.transaction().__enter__()
@@ -189,10 +191,10 @@ def test_transactions_that_meet_at_a_dropped_partition(tmp_path: Path) -> None:
     with pytest.raises(phalanx.CommitConflict, match="and this one drops it"):
         dropping.__exit__(None, None, None)
     table.drop_partitions("day = DATE '2024-01-01'")
-    # Who only adds rows is in nobody's way: the partition is listed again, with these alone.
+    # Appends do not conflict: the partition is listed again with the new rows only.
     appending.__exit__(None, None, None)
     assert table.scan("day = DATE '2024-01-01'").to_arrow()["n"].to_pylist() == [10]
-    # Two that drop the same need not know of each other.
+    # Two drops of the same partition do not conflict.
     first, second = (table.transaction().__enter__() for _ in range(2))
     for txn in (first, second):
         assert txn.drop_partitions("day >= DATE '2024-01-03'") == 2
@@ -202,24 +204,29 @@ def test_transactions_that_meet_at_a_dropped_partition(tmp_path: Path) -> None:
 
 
 def test_streams_read_what_came_before_a_drop(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     table.append(rows([DAYS[0]], 10))
     table.drop_partitions("day = DATE '2024-01-01'")
     table.append(rows([DAYS[0]], 20))
     manifest = Manifest.open(Location.of(table.uri))
 
-    def arrived(after: int) -> Counter[int]:
-        pieces = new_rows(manifest, Position(after), newest_position(manifest), Wanted())
+    def list_new_numbers(after: int) -> Counter[int]:
+        pieces = find_new_rows(
+            manifest, Position(after), find_newest_position(manifest), Selection()
+        )
         return Counter(
-            n for piece in pieces for batch in piece.scan.batches() for n in batch["n"].to_pylist()
+            n
+            for piece in pieces
+            for batch in piece.scan.read_batches()
+            for n in batch["n"].to_pylist()
         )
 
-    assert arrived(2) == Counter([10, 20])
-    assert arrived(1) == Counter([0, 1, 2, 3, 4, 10, 20])
+    assert list_new_numbers(2) == Counter([10, 20])
+    assert list_new_numbers(1) == Counter([0, 1, 2, 3, 4, 10, 20])
 
 
 def test_a_job_writes_to_a_dropped_partition(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     table.drop_partitions("day <= DATE '2024-01-02'")
     job = table.begin_write()
     new = rows([DAYS[0], date(2025, 1, 1)], 10)
@@ -228,17 +235,17 @@ def test_a_job_writes_to_a_dropped_partition(tmp_path: Path) -> None:
     assert numbers(table.at(2)) == [0, 1, 2, 3, 4]
 
 
-def test_who_made_a_leaf_does_not_remove_it_when_another_dropped_it(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+def test_the_creator_of_a_leaf_does_not_remove_it_after_another_drop(tmp_path: Path) -> None:
+    table = create_table(tmp_path / "t")
     [place] = table.plan("day = DATE '2024-01-01'").partitions
     table.drop_partitions("true")
     manifest = Manifest.open(Location.of(table.uri))
-    remove_unlisted(manifest, [Path(place.location).name])
+    remove_unlisted_leaves(manifest, [Path(place.location).name])
     assert numbers(table.at(2)) == [0, 1, 2, 3, 4]
 
 
 def test_stock_clients_do_not_list_it(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+    table = create_table(tmp_path / "t")
     client = lance_namespace.connect("dir", {"root": table.uri})
 
     def listed() -> int:
@@ -258,7 +265,7 @@ def test_stock_clients_do_not_list_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["weak", "strong"])
-def test_retention_keeps_what_matches_and_what_nobody_knows(tmp_path: Path, mode: str) -> None:
+def test_retention_keeps_what_matches_and_what_is_unknown(tmp_path: Path, mode: str) -> None:
     today = datetime.now(UTC).date()
     ages = [0, 10, 89, 91, 400]
     table = phalanx.create(tmp_path / "t", SCHEMA, ["day"], transaction=mode)
@@ -298,13 +305,13 @@ def test_retention_of_partitions_that_have_rows_to_keep(tmp_path: Path) -> None:
     assert (len(done.dropped), done.rows) == (1, 2)
     assert numbers(table) == [3, 4, 5]
     assert table.snapshots()["operation"].to_pylist()[-1] == "drop_partitions+delete"
-    with pytest.raises(phalanx.InvalidPredicate, match="says nothing of it"):
+    with pytest.raises(phalanx.InvalidPredicate, match="does not decide it"):
         table.retain("n > 3")
     assert table.retain("n > 3", rows=True).rows == 1
 
 
 def test_a_new_partition_that_others_have_made_and_dropped(tmp_path: Path) -> None:
-    """It goes where theirs was: the history of an object is in one place."""
+    """The new partition takes the place of the dropped one: an object has one history."""
     schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
     table = phalanx.create(tmp_path / "once", schema, ["k"], transaction="strong")
     with table.transaction() as transaction:

@@ -9,12 +9,12 @@ import pytest
 
 import phalanx
 import phalanx.ducklake
-from ducklakes import Lake, edited
+from ducklakes import Lake, edit_catalog
 from phalanx.model.transforms.epoch_parts import EpochYear
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lake_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small lake, of which each test damages a copy."""
     folder = tmp_path_factory.mktemp("lake")
     lake = Lake("duckdb", folder)
@@ -32,14 +32,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def catalog(made: Path, tmp_path: Path) -> str:
+def catalog(lake_folder: Path, tmp_path: Path) -> str:
     copy = tmp_path / "catalog.db"
-    copy.write_bytes(made.read_bytes())
+    copy.write_bytes(lake_folder.read_bytes())
     return str(copy)
 
 
 def damage(catalog: str, *statements: str) -> None:
-    with edited(catalog) as connection:
+    with edit_catalog(catalog) as connection:
         for statement in statements:
             connection.execute(statement)
 
@@ -48,7 +48,7 @@ def test_tables_are_found_by_schema_snapshot_and_time(catalog: str) -> None:
     assert phalanx.ducklake.open(f"ducklake:{catalog}", "T").name == "main.t"
     assert phalanx.ducklake.open(Path(catalog), "other.u").plan().total_files == 1
     assert phalanx.ducklake.open(catalog, "u", schema="other").plan().total_files == 1
-    with edited(catalog) as connection:
+    with edit_catalog(catalog) as connection:
         rows = connection.execute("SELECT snapshot_id, snapshot_time FROM ducklake_snapshot")
         times = dict(rows.fetchall())
     table = phalanx.ducklake.open(catalog, "t", snapshot=3)
@@ -56,7 +56,7 @@ def test_tables_are_found_by_schema_snapshot_and_time(catalog: str) -> None:
     assert phalanx.ducklake.open(catalog, "t", snapshot=2).plan().total_files == 0
     assert phalanx.ducklake.open(catalog, "t", snapshot=times[3]).snapshot == 3
     assert phalanx.ducklake.open(catalog, "t", snapshot=times[4].isoformat()).snapshot == 4
-    with pytest.raises(phalanx.InvalidCatalog, match="no snapshot 99: there are those from 0 to 6"):
+    with pytest.raises(phalanx.InvalidCatalog, match="no snapshot 99: it has snapshots 0 to 6"):
         phalanx.ducklake.open(catalog, "t", snapshot=99)
     with pytest.raises(phalanx.InvalidCatalog, match="no snapshot"):
         phalanx.ducklake.open(catalog, "t", snapshot=datetime(2000, 1, 1, tzinfo=UTC))
@@ -175,7 +175,7 @@ def test_parts_since_1970_are_taken_where_they_are_named_or_the_user_says_so(cat
         ),
     ],
 )
-def test_a_damaged_catalog_is_told_with_the_place(
+def test_a_damaged_catalog_is_reported_with_the_place(
     catalog: str, statement: str, error: type[Exception], said: str
 ) -> None:
     damage(catalog, statement)

@@ -1,6 +1,5 @@
-"""Plans on lakes that the real DuckLake made, beside brute force and DuckLake itself."""
+"""Plans on lakes of the real DuckLake, compared with brute force and DuckLake itself."""
 
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 import phalanx.ducklake
 from ducklakes import KINDS, Lake, PostgresServer
 from phalanx.ducklake import DuckLakeTable
+from tables import SOAK
 
 ARROW_NAMES = {
     "SMALLINT": "Int16",
@@ -24,7 +24,6 @@ ARROW_NAMES = {
     "DECIMAL(25,2)": "Decimal128(25, 2)",
     "TIMESTAMPTZ": 'Timestamp(Microsecond, Some("UTC"))',
 }
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 ROWS = (
     "SELECT i AS id, TIMESTAMP '2023-12-30 00:00:00' + INTERVAL (i * 97) MINUTE AS ts, "
     "TIMESTAMPTZ '2023-12-30 00:00:00+00' + INTERVAL (i * 97) MINUTE AS moment, "
@@ -51,7 +50,7 @@ PARTITIONINGS = (
 )
 
 
-def built(lake: Lake, partitionings: Sequence[str] = PARTITIONINGS) -> None:
+def create_events(lake: Lake, partitionings: Sequence[str] = PARTITIONINGS) -> None:
     """A table whose partitioning, columns and rows change all the time."""
     lake.run(f"CREATE TABLE events AS {ROWS.format(0, 60)}")
     for number, by in enumerate(partitionings):
@@ -66,7 +65,7 @@ def built(lake: Lake, partitionings: Sequence[str] = PARTITIONINGS) -> None:
                 "ALTER TABLE events RENAME COLUMN deep TO inside",
                 "ALTER TABLE events RENAME COLUMN inside TO deep",
             )
-    # Nobody records in which time zone a writer takes the parts of a moment.
+    # The catalog does not record in which time zone a writer computes the parts of a timestamp.
     lake.run("SET TimeZone = 'America/New_York'")
     lake.run(
         "ALTER TABLE events SET PARTITIONED BY (month(moment), day(moment), hour(moment))",
@@ -89,7 +88,7 @@ def server() -> Iterator[PostgresServer]:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     """The lake on which random predicates are tried."""
     lake = Lake("duckdb", tmp_path_factory.mktemp("lake"))
-    built(lake)
+    create_events(lake)
     lake.close()
     # DuckLake keeps its catalog open, and Phalanx would read a copy of it each time.
     shutil.copy(lake.catalog, f"{lake.catalog}.copy")
@@ -104,12 +103,12 @@ def table(lake: Lake) -> DuckLakeTable:
     return phalanx.ducklake.open(f"{lake.catalog}.copy", "events")
 
 
-def planned(table: DuckLakeTable, where: str | None) -> set[str]:
+def plan_files(table: DuckLakeTable, where: str | None) -> set[str]:
     return {file.path for file in table.plan(where).files}
 
 
 def check(lake: Lake, table: DuckLakeTable, where: str, tight: bool) -> None:
-    found = planned(table, where)
+    found = plan_files(table, where)
     rows = lake.rows(f"SELECT DISTINCT f FROM temp.every WHERE {where}")
     assert {row[0] for row in rows} <= found, where
     if tight:
@@ -216,10 +215,10 @@ def test_buckets_and_parts_prune_without_the_bounds_of_columns(
     text = str(plan)
     assert "prunes by partition_field_id_bucket = " in text
     assert "prunes by partition_field_ts_year" in text
-    assert plan.total_files == len(planned(table, None))
+    assert plan.total_files == len(plan_files(table, None))
     assert plan.to_dict()["planned_files"] == len(plan.files) < plan.total_files
     zoned = table.plan("moment = TIMESTAMPTZ '2024-01-20 03:11:00+00'")
-    assert "time zone of whoever wrote" in str(zoned)
+    assert "time zone of the writer" in str(zoned)
 
 
 def test_specs_are_those_of_the_catalog_with_the_documented_types(table: DuckLakeTable) -> None:
@@ -276,13 +275,13 @@ def test_each_kind_of_catalog_is_planned_alike(
     if kind == "postgres":
         database = request.getfixturevalue("server").database()
     lake = Lake(kind, tmp_path, database)
-    built(lake, PARTITIONINGS[:3])
+    create_events(lake, PARTITIONINGS[:3])
     # The copy of a catalog that this process has open, a shared file, a server.
     table = phalanx.ducklake.open(f"ducklake:{lake.catalog}", "main.events")
     wheres = ("id = 117", "ts = TIMESTAMP '2024-01-06 20:38:00'", "country IS NULL AND code < 20")
     for where in wheres:
-        assert planned(table, where) >= lake.files_with("events", where)
-        assert len(planned(table, where)) <= lake.files_read("events", where)
+        assert plan_files(table, where) >= lake.files_with("events", where)
+        assert len(plan_files(table, where)) <= lake.files_read("events", where)
     plan = table.plan_rewrite(min_input_files=1, delete_ratio_threshold=0.01)
     deletes = {file.path: file.deletes for file in table.plan().files if file.deletes}
     assert any(deletes.values())
@@ -290,7 +289,9 @@ def test_each_kind_of_catalog_is_planned_alike(
         each.path: each.rows for found in deletes.values() for each in found
     }
     lake.close()
-    assert planned(phalanx.ducklake.open(lake.catalog, "events"), None) == planned(table, None)
+    assert plan_files(phalanx.ducklake.open(lake.catalog, "events"), None) == plan_files(
+        table, None
+    )
 
 
 @pytest.mark.parametrize(
@@ -328,4 +329,4 @@ def test_files_from_before_a_change_of_type_are_not_lost(
         holding = {
             path for path, column in everything.items() if pc.any(pc.equal(column, wanted)).as_py()
         }
-        assert holding <= planned(table, f"x = {text}"), text
+        assert holding <= plan_files(table, f"x = {text}"), text

@@ -1,4 +1,4 @@
-"""Rows of lakes, read without their catalog: deletes, changed columns, rows that stand inlined."""
+"""Rows of lakes, read without their catalog: deletes, changed columns, and inlined rows."""
 
 import pickle
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 def rows_of(table: DuckLakeTable) -> pa.Table:
-    """All rows as the units have them in another process: only what is pickled gets there."""
+    """Return all rows as another process reads them from the pickled units."""
     units = pickle.loads(pickle.dumps(table.import_units()))
     tables = []
     for unit in units:
@@ -54,7 +54,7 @@ def same(found: pa.Table, lake: Lake, sql: str) -> None:
         ours, theirs = found.column(name), expected.column(name)
         if isinstance(theirs.type, pa.ExtensionType) or not pa.types.is_nested(ours.type):
             ours, theirs = ours.cast(pa.string()), texts(theirs, lake, sql, name, ours)
-        assert shown(ours) == shown(theirs), name
+        assert format_values(ours) == format_values(theirs), name
 
 
 def texts(column: Any, lake: Lake, sql: str, name: str, ours: Any) -> Any:
@@ -65,7 +65,7 @@ def texts(column: Any, lake: Lake, sql: str, name: str, ours: Any) -> Any:
     return column.cast(ours.type).cast(pa.string())
 
 
-def shown(column: Any) -> list[str]:
+def format_values(column: Any) -> list[str]:
     return [str(value) for value in column.to_pylist()]
 
 
@@ -99,7 +99,7 @@ def test_rows_are_those_that_ducklake_reads(
     plan = table.plan()
     inlined = sum(each.rows for each in plan.inlined)
     assert inlined == 2
-    assert "2 rows that still stand in the catalog" in str(plan)
+    assert "2 rows that are inlined in the catalog" in str(plan)
     earlier = phalanx.ducklake.open(lake.catalog, "t", snapshot=before)
     same(
         rows_of(earlier).sort_by("id"),

@@ -1,4 +1,4 @@
-"""Erasure: after it no file below the table, or of an adopted partition, has the rows."""
+"""Erasure: afterwards no file of the table or of an adopted partition contains the rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lance.file import LanceFileReader
 import phalanx
 from faults.programs.fault_injection import failing_at
 from integration.shell import assert_fails, run, run_json
-from phalanx.storage.lance.fault_points import Step
+from phalanx.storage.lance.fault_points import FaultPoint
 from phalanx.table.maintenance import erase as erasing
 from phalanx.table.maintenance.erase import Erased
 
 SCHEMA = pa.schema([("k", pa.string()), ("name", pa.string()), ("n", pa.int64())])
-# Long, and unlike anything else, so that it is found in raw bytes where nothing compresses it.
+# A long, unique text, which is found in raw bytes if it is not compressed.
 MARKER = "alice-7f3b91c2d4e8a605"
 WHERE = f"name = '{MARKER}'"
 NOTHING = timedelta(0)
@@ -35,24 +35,22 @@ def rows(*values: tuple[str, str, int]) -> pa.Table:
     )
 
 
-def held(table: phalanx.Table) -> list[tuple[str, str, int]]:
+def read_rows(table: phalanx.Table) -> list[tuple[str, str, int]]:
     found = table.scan().to_arrow().to_pylist()
     return sorted((row["k"], row["name"], row["n"]) for row in found)
 
 
 def holders(*places: str | Path, marker: str = MARKER) -> list[str]:
-    """Every file below some places that has the marker: in its bytes, or once it is decoded."""
+    """Return every file below some paths that has the marker, in its bytes or after decoding."""
     found = []
     for place in places:
         for path in Path(place).rglob("*"):
-            if path.is_file() and (
-                marker.encode() in path.read_bytes() or marker in _decoded(path)
-            ):
+            if path.is_file() and (marker.encode() in path.read_bytes() or marker in _decode(path)):
                 found.append(str(path))
     return found
 
 
-def _decoded(path: Path) -> str:
+def _decode(path: Path) -> str:
     if path.suffix == ".arrow":
         return str(pa.ipc.open_file(pa.OSFile(str(path))).read_all().to_pydict())
     if path.suffix != ".lance":
@@ -88,14 +86,14 @@ def test_rows_are_gone_from_every_file(table: phalanx.Table) -> None:
     assert holders(table.uri)
     done = table.erase(WHERE)
     check(table)
-    assert held(table) == LEFT
+    assert read_rows(table) == LEFT
     assert (done.rows, done.live_rows, done.files) == (2, 2, 2)
     assert done.files_verified
     assert done.removed.num_rows
     assert done.to_dict()["rows"] == 2
     assert "Erased 2 rows (2 of them live) from 2 files" in str(done)
     table.append(rows(("b", "new", 6)))
-    assert held(table) == sorted([*LEFT, ("b", "new", 6)])
+    assert read_rows(table) == sorted([*LEFT, ("b", "new", 6)])
     assert table.health() is not None
 
 
@@ -122,11 +120,11 @@ def test_rows_that_were_deleted_before(table: phalanx.Table, then: str) -> None:
         table.rewrite(rewrite_all=True)
     if "vacuum" in then and table.mode == "strong":
         table.vacuum(NOTHING)
-    left = held(table)
+    left = read_rows(table)
     stored = holders(table.uri)
     done = table.erase(WHERE)
     check(table)
-    assert held(table) == left
+    assert read_rows(table) == left
     assert bool(done.removed.num_rows) == bool(stored)
     assert done.live_rows == 0
     assert table.erase(WHERE).removed.num_rows == 0
@@ -144,11 +142,11 @@ def test_a_whole_partition_takes_its_values_along(tmp_path: Path) -> None:
         done = table.erase(WHERE)
         check(table)
         assert holders(table.uri, marker="bob")
-        assert held(table) == [("a", "bob", 2)]
+        assert read_rows(table) == [("a", "bob", 2)]
         assert done.partitions == (2 if mode == "weak" else 1)
         assert table.partitions()["name"].to_pylist() == ["bob"]
         table.append(rows(("b", MARKER, 3), ("d", "bob", 7)))
-        assert held(table) == sorted([("a", "bob", 2), ("b", MARKER, 3), ("d", "bob", 7)])
+        assert read_rows(table) == sorted([("a", "bob", 2), ("b", MARKER, 3), ("d", "bob", 7)])
 
 
 @pytest.mark.parametrize("mode", ["weak", "strong"])
@@ -163,7 +161,7 @@ def test_adopted_leaves(tmp_path: Path, mode: str, inside: bool) -> None:
     done = table.erase(WHERE)
     check(table, leaf)
     assert done.rows == 2
-    assert held(table) == [("x", "bob", 2)]
+    assert read_rows(table) == [("x", "bob", 2)]
     assert lance.dataset(str(leaf)).count_rows() == 1
     table.append(rows(("x", MARKER, 3)))
     table.set_mode("strong")
@@ -171,7 +169,7 @@ def test_adopted_leaves(tmp_path: Path, mode: str, inside: bool) -> None:
     table.drop_partitions("k = 'x'")
     assert holders(leaf)
     with (
-        failing_at(Step.VERSIONS_DELETED, 1, KeyboardInterrupt()),
+        failing_at(FaultPoint.VERSIONS_DELETED, 1, KeyboardInterrupt()),
         pytest.raises(KeyboardInterrupt),
     ):
         table.vacuum(NOTHING)
@@ -185,7 +183,7 @@ def test_adopted_leaves(tmp_path: Path, mode: str, inside: bool) -> None:
     assert not any(path.is_file() for path in leaf.rglob("*"))
     assert "leftovers" not in [each.kind for each in table.health()]
     table.append(rows(("x", "bob", 4)))
-    assert held(table) == [("x", "bob", 4)]
+    assert read_rows(table) == [("x", "bob", 4)]
 
 
 def test_indexes_forget(tmp_path: Path) -> None:
@@ -213,8 +211,8 @@ def test_snapshots_that_read_the_rows_expire_and_no_later_ones(tmp_path: Path) -
     check(table)
     assert done.snapshot is None
     assert table.snapshots()["id"].to_pylist() == [kept, kept + 1]
-    assert held(table.at(kept)) == [("a", "bob", 2)]
-    assert held(table) == [("a", "bob", 2), ("b", "eve", 3)]
+    assert read_rows(table.at(kept)) == [("a", "bob", 2)]
+    assert read_rows(table) == [("a", "bob", 2), ("b", "eve", 3)]
 
 
 def test_a_running_transaction_brings_nothing_back(tmp_path: Path) -> None:
@@ -236,7 +234,7 @@ def test_a_running_transaction_brings_nothing_back(tmp_path: Path) -> None:
         with pytest.raises(phalanx.CommitConflict):
             change()
     check(table)
-    assert held(table) == [("a", "bob", 2)]
+    assert read_rows(table) == [("a", "bob", 2)]
     with pytest.raises(phalanx.PhalanxError):
         table.rollback(2)
 
@@ -255,10 +253,10 @@ def test_columns_that_were_renamed_promoted_and_added(tmp_path: Path) -> None:
 def test_tags_of_a_leaf_need_force(table: phalanx.Table) -> None:
     leaf = table.plan("k = 'a'").partitions[0].location
     lance.dataset(leaf).tags.create("kept", lance.dataset(leaf).version)
-    before = held(table)
-    with pytest.raises(phalanx.PhalanxError, match=r"its tags kept keep rows.*force=True"):
+    before = read_rows(table)
+    with pytest.raises(phalanx.PhalanxError, match=r"its tags kept keep matching rows.*force=True"):
         table.erase(WHERE)
-    assert held(table) == before
+    assert read_rows(table) == before
     table.erase(WHERE, force=True)
     check(table)
 
@@ -276,7 +274,7 @@ def test_a_leaf_that_is_not_ours_is_refused(table: phalanx.Table, tmp_path: Path
     assert str(table.uri) in record
     opened.erase(WHERE)
     check(opened, other)
-    assert held(opened) == LEFT
+    assert read_rows(opened) == LEFT
 
 
 def test_hive_is_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -297,8 +295,8 @@ def test_a_bad_predicate_changes_nothing(table: phalanx.Table) -> None:
     assert isinstance(table.erase("false"), Erased)
 
 
-def test_health_tells_of_unlisted_leaves(table: phalanx.Table, tmp_path: Path) -> None:
-    """A leaf that was adopted, and is in no manifest any more."""
+def test_health_reports_unlisted_leaves(table: phalanx.Table, tmp_path: Path) -> None:
+    """A leaf that was adopted, and that no manifest lists any more."""
     assert "leftovers" not in [each.kind for each in table.health()]
     leaf = Path(table.plan("k = 'a'").partitions[0].location)
     shutil.copytree(leaf, Path(table.uri) / "mine")
@@ -316,8 +314,8 @@ def test_the_shell_erases(table: phalanx.Table) -> None:
     assert_fails(run("erase", table.uri, "nobody = 1"), 1, "nobody")
 
 
-def test_beside_other_writers(tmp_path: Path) -> None:
-    """What they began before does not bring a row back, and what they add stays."""
+def test_with_concurrent_writers(tmp_path: Path) -> None:
+    """Writes that began earlier do not restore a row, and the rows that they add stay."""
     table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
     table.append(rows(*((f"{n % 3}", MARKER if n % 5 == 0 else "bob", n) for n in range(60))))
     assert table.update(WHERE, {"k": "k"}) == 12
@@ -342,16 +340,16 @@ def test_beside_other_writers(tmp_path: Path) -> None:
         for each in work:
             each.result()
     assert done.live_rows == 12
-    check_rows = Counter(n for _, name, n in held(phalanx.open(table.uri)) if name == "eve")
+    check_rows = Counter(n for _, name, n in read_rows(phalanx.open(table.uri)) if name == "eve")
     assert check_rows == added
     assert table.scan(WHERE).count_rows() == 0
-    # What the others were about to write when they were refused goes with the next one.
+    # The next erasure removes the files of refused concurrent writes.
     table.erase(WHERE)
     check(table)
 
 
 def test_everything_goes_before_a_table_is_dropped(tmp_path: Path) -> None:
-    """Whoever drops a table leaves partitions that it adopted outside of its folder."""
+    """Dropping a table leaves the partitions that it adopted outside of its folder."""
     for mode in ("weak", "strong"):
         table = phalanx.create(tmp_path / mode, SCHEMA, ["k"])
         leaf = tmp_path / f"{mode} outside"
@@ -361,16 +359,16 @@ def test_everything_goes_before_a_table_is_dropped(tmp_path: Path) -> None:
         table.set_mode(mode)
         assert table.erase("true").partitions == 2
         assert not any(path.is_file() for path in leaf.rglob("*"))
-        assert held(table) == []
+        assert read_rows(table) == []
         assert "leftovers" not in [each.kind for each in table.health()]
 
 
 def test_others_that_are_always_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at everything takes longer than their next commit: only that is looked at."""
+    """A full check takes longer than their next commit: only the new commit is checked."""
     table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
     table.append(rows(("a", MARKER, 1), ("a", "bob", 2), ("b", "dan", 3)))
     other, move = phalanx.open(table.uri), erasing.move_horizon
-    found, looks, added = erasing._Erasure._found, Counter[str](), 0
+    found, looks, added = erasing._Erasure._find_targets, Counter[str](), 0
 
     def late(*given: Any, **options: Any) -> Any:
         nonlocal added
@@ -384,21 +382,21 @@ def test_others_that_are_always_first(tmp_path: Path, monkeypatch: pytest.Monkey
         return found(erasure, manifest)
 
     monkeypatch.setattr(erasing, "move_horizon", late)
-    monkeypatch.setattr(erasing._Erasure, "_found", look)
+    monkeypatch.setattr(erasing._Erasure, "_find_targets", look)
     table.erase(WHERE)
     check(table)
     assert looks["all"] <= 5
-    assert len(held(table)) == 2 + 45
+    assert len(read_rows(table)) == 2 + 45
 
 
 def test_others_that_add_to_a_partition_while_it_is_cleaned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written anew is put on top of their change; only theirs is written anew then."""
+    """The rewritten rows are staged on top of the concurrent change."""
     table = phalanx.create(tmp_path / "table", SCHEMA, ["k"], transaction="strong")
     table.append(rows(("a", MARKER, 1), *(("a", "bob", n) for n in range(2, 50))))
     table.create_index("name", "BTREE", min_rows=1)
-    other, clean, written = phalanx.open(table.uri), erasing.clean, list[int]()
+    other, clean, written = phalanx.open(table.uri), erasing.remove_matches, list[int]()
 
     def slow(*given: Any) -> Any:
         done = clean(*given)
@@ -409,9 +407,9 @@ def test_others_that_add_to_a_partition_while_it_is_cleaned(
             other.append(rows(("a", "eve", 102)))
         return done
 
-    monkeypatch.setattr(erasing, "clean", slow)
+    monkeypatch.setattr(erasing, "remove_matches", slow)
     done = table.erase(WHERE)
     check(table)
     assert written == [1, 1, 0]
     assert (done.live_rows, done.files_written) == (2, 2)
-    assert sorted(n for *_, n in held(table)) == [*range(2, 50), 101, 102]
+    assert sorted(n for *_, n in read_rows(table)) == [*range(2, 50), 101, 102]

@@ -1,4 +1,4 @@
-"""Erasure, judged by the bytes of every file: no code of ours looks for what should be gone."""
+"""Erasure, checked by the bytes of every file, with no code of Phalanx."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lance.file import LanceFileReader
 import phalanx
 from integration.stores import Store
 
-# Unlike anything else; one word, in lower case, so that a text index keeps it as it is.
+# A unique word in lower case, which a text index keeps as it is.
 SECRET = "qzxjalice7f3b91c2d4e8a605"
 NUMBER = 918_273_645_546_372_819
 VECTOR = [float(4096 + 7 * place) for place in range(8)]
@@ -28,27 +28,27 @@ _PATTERNS = (
 _TEXTS = (SECRET, str(NUMBER), str(VECTOR)[1:-1])
 
 
-def copied(store: Store, uri: str, to: Path) -> Path:
-    """All files of a table in a folder of this machine, which is new."""
+def copy_files(store: Store, uri: str, to: Path) -> Path:
+    """Copy all files of a table to a new local folder."""
     filesystem, path = store._filesystem(uri)
     pafs.copy_files(path, str(to), source_filesystem=filesystem)
     return to
 
 
 def holders(root: Path) -> list[str]:
-    """Every file below a folder that has one of the secrets: as it is, or once it is decoded."""
+    """Return every file below a folder that has one of the secrets, raw or decoded."""
     return sorted(
         str(path.relative_to(root))
         for path in root.rglob("*")
         if path.is_file()
         and (
             any(pattern in path.read_bytes() for pattern in _PATTERNS)
-            or any(text in _decoded(path) for text in _TEXTS)
+            or any(text in _decode(path) for text in _TEXTS)
         )
     )
 
 
-def _decoded(path: Path) -> str:
+def _decode(path: Path) -> str:
     if path.suffix == ".arrow":
         return str(pa.ipc.open_file(pa.OSFile(str(path))).read_all().to_pydict())
     if path.suffix == ".lance":
@@ -102,8 +102,8 @@ def secret(k: str, n: int = 13) -> dict[str, Any]:
     return row(k, n, SECRET, NUMBER, VECTOR)
 
 
-def filled(store: Store, **options: Any) -> phalanx.Table:
-    """A table with a secret in every kind of column, of index and of history."""
+def create_with_secrets(store: Store, **options: Any) -> phalanx.Table:
+    """Create a table with a secret in every kind of column, index and history."""
     table = phalanx.create(
         store.fresh(), SCHEMA, ["k"], storage_options=store.storage_options, **options
     )
@@ -123,12 +123,12 @@ def filled(store: Store, **options: Any) -> phalanx.Table:
 @pytest.mark.parametrize("mode", ["strong", "weak"])
 @pytest.mark.parametrize("before", ["", "deleted", "updated"])
 def test_values_of_all_kinds_are_gone(store: Store, tmp_path: Path, mode: str, before: str) -> None:
-    table = filled(store, transaction=mode, checksums=True)
+    table = create_with_secrets(store, transaction=mode, checksums=True)
     if before == "deleted":
         table.delete("n = 13 AND k = 'a'")
     elif before == "updated":
         table.update("n = 13", {"n": "n", "k": "'b'"})
-    held = holders(copied(store, table.uri, tmp_path / "before"))
+    held = holders(copy_files(store, table.uri, tmp_path / "before"))
     for folder in ("/data/", "/_indices/"):
         assert any(folder in path for path in held)
     old = {path for path in store.files(table.uri) if "/_indices/" in path}
@@ -136,7 +136,7 @@ def test_values_of_all_kinds_are_gone(store: Store, tmp_path: Path, mode: str, b
 
     done = table.erase("n = 13")
 
-    after = copied(store, table.uri, tmp_path / "after")
+    after = copy_files(store, table.uri, tmp_path / "after")
     assert holders(after) == []
     # What an index holds of a value need not look like the value: none of its files is left.
     affected = {path.partition("/")[0] for path in held}
@@ -167,7 +167,7 @@ CASES += [("truncate(40, text), bucket(2, n)", "")]
 def test_values_of_partitions_that_have_no_other_rows(
     store: Store, tmp_path: Path, spec: str, before: str
 ) -> None:
-    """They are in the manifest, though the predicate does not tell of them."""
+    """The manifest holds such values, though the predicate does not mention their columns."""
     schema = pa.schema([SCHEMA.field(name) for name in ("k", "n", "big", "text")])
     data = pa.Table.from_pylist(
         [
@@ -185,10 +185,10 @@ def test_values_of_partitions_that_have_no_other_rows(
             table.delete("n = 13")
         elif before == "dropped":
             table.drop_partitions(f"text = '{SECRET}'")
-        found = holders(copied(store, table.uri, tmp_path / f"{mode} before"))
+        found = holders(copy_files(store, table.uri, tmp_path / f"{mode} before"))
         assert any(path.startswith("__manifest/") for path in found)
         done = table.erase("n = 13")
-        after = copied(store, table.uri, tmp_path / f"{mode} after")
+        after = copy_files(store, table.uri, tmp_path / f"{mode} after")
         assert holders(after) == []
         assert done.partitions == (before != "dropped")
         assert table.scan().to_arrow()["n"].to_pylist() == [14]
@@ -209,13 +209,13 @@ def test_a_partition_that_still_has_rows_keeps_its_values(store: Store, tmp_path
     table.append(rows(secret(SECRET), plain(SECRET, 14)))
     table.erase("n = 13")
     # The row that stays has the value too.
-    assert holders(copied(store, table.uri, tmp_path / "after"))
+    assert holders(copy_files(store, table.uri, tmp_path / "after"))
     assert table.scan().to_arrow()["n"].to_pylist() == [14]
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.2"])
 def test_blobs_are_in_no_table(tmp_path: Path, version: str) -> None:
-    """So there is none to erase: they are refused wherever a table could get one."""
+    """A table refuses blobs everywhere, so none needs to be erased."""
     old = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     data = pa.table({"k": ["a"], "n": [13]})
     leaf = tmp_path / "leaf"

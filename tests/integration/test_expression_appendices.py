@@ -1,4 +1,4 @@
-"""The expression draft's Appendices A–F: made through the public API, and as another wrote it."""
+"""The expression draft's Appendices A–F, through the public API and by another writer."""
 
 from __future__ import annotations
 
@@ -325,8 +325,8 @@ def test_stock_clients_list_and_read_it(table: phalanx.Table, manifest: lance.La
 
 
 @pytest.fixture
-def printed(tmp_path: Path) -> Path:
-    """Exactly the objects and versions that are printed, with newer versions beside them."""
+def printed_namespace(tmp_path: Path) -> Path:
+    """Exactly the printed objects and versions, and newer versions as well."""
     root = tmp_path / "dir1"
     under = {
         f"{FIRST}$dataset": (UNDER_V1[:2], 5),
@@ -384,38 +384,40 @@ def printed(tmp_path: Path) -> Path:
     return root
 
 
-def test_what_another_wrote_is_read_by_the_rules(printed: Path) -> None:
-    table = phalanx.open(printed)
+def test_what_another_wrote_is_read_by_the_rules(printed_namespace: Path) -> None:
+    table = phalanx.open(printed_namespace)
     assert (table.layout, table.mode, sorted(table.specs)) == ("expressions", "strong", [1, 2])
     assert table.scan().to_arrow().to_pylist() == rows([*UNDER_V1, *UNDER_V2]).to_pylist()
     plan = table.plan(USER_WHERE)
     assert [(each.location, each.version) for each in plan.partitions] == [
-        (f"{printed}/{LOCATIONS[f'{FIRST}$dataset']}", 5),
-        (f"{printed}/{LOCATIONS[f'{COUNTRY}$dataset']}", 3),
+        (f"{printed_namespace}/{LOCATIONS[f'{FIRST}$dataset']}", 5),
+        (f"{printed_namespace}/{LOCATIONS[f'{COUNTRY}$dataset']}", 3),
     ]
-    namespace = phalanx.PartitionedNamespace(root=str(printed))
+    namespace = phalanx.PartitionedNamespace(root=str(printed_namespace))
     request = DescribeTableRequest(id=[*COUNTRY.split("$"), "dataset"])
     assert namespace.describe_table(request).version == 3
 
 
-def test_what_another_wrote_is_appended_to(printed: Path) -> None:
-    """Rows go on top of the versions that are read; what nobody read stays unread."""
-    table = phalanx.open(printed)
+def test_what_another_wrote_is_appended_to(printed_namespace: Path) -> None:
+    """Rows go on top of the versions that are read; other versions stay unread."""
+    table = phalanx.open(printed_namespace)
     added = [(6, DECEMBER_10, "US"), (7, DECEMBER_10, "FR")]
     table.append(rows(added))
-    found = phalanx.open(printed)
+    found = phalanx.open(printed_namespace)
     assert sorted(found.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3, 4, 5, 6, 7]
-    assert found.plan("country = 'FR'").planned == 3
-    names = {row["object_id"] for row in objects(lance.dataset(str(printed / "__manifest")))}
+    assert found.plan("country = 'FR'").scanned_partitions == 3
+    names = {
+        row["object_id"] for row in objects(lance.dataset(str(printed_namespace / "__manifest")))
+    }
     # The year is there already, under the name that the other writer gave it.
     assert len([name for name in names if name.startswith(f"{YEAR}$")]) == 4
 
 
-def test_what_another_wrote_is_upgraded(printed: Path) -> None:
-    before = phalanx.open(printed)
+def test_what_another_wrote_is_upgraded(printed_namespace: Path) -> None:
+    before = phalanx.open(printed_namespace)
     everything, plan = before.scan().to_arrow(), before.plan(USER_WHERE)
     before.upgrade()
-    table = phalanx.open(printed)
+    table = phalanx.open(printed_namespace)
     assert (table.layout, table.mode) == ("namespace", "strong")
     assert table.scan().to_arrow() == everything
     assert table.plan(USER_WHERE).partitions == plan.partitions

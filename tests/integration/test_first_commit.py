@@ -1,4 +1,4 @@
-"""The first commit of a strong namespace: there is no head yet that could be the fence."""
+"""The first commit of a strong namespace, before a head exists that could be the fence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from integration.stores import Store
 from phalanx.errors import PhalanxError
 from phalanx.storage.cleanup import table_folders
 from phalanx.storage.commit import head
-from phalanx.storage.lance.fault_points import Step, observed
+from phalanx.storage.lance.fault_points import FaultPoint, observe_fault_points
 from phalanx.storage.lance.location import Location
 from phalanx.storage.manifest.manifest import FIRST_VERSION, Manifest
+from phalanx.table.handle import handle_of
 from phalanx.table.opening import NewTable
 from phalanx.table.transactions import strong_mode as strong
 
@@ -30,14 +31,14 @@ def test_of_two_first_commits_one_is_refused(
 ) -> None:
     real = head.commit
 
-    def overtaken(manifest: Manifest, *arguments: Any, **options: Any) -> int:
+    def commit_late(manifest: Manifest, *arguments: Any, **options: Any) -> int:
         monkeypatch.setattr(head, "commit", real)
         # Another process finds the namespace unfinished, and completes it first.
-        strong.complete(Manifest.open(manifest.root))
+        strong.complete_change(Manifest.open(manifest.root))
         return real(manifest, *arguments, **options)
 
     if partitions == "none":
-        monkeypatch.setattr(head, "commit", overtaken)
+        monkeypatch.setattr(head, "commit", commit_late)
         table = phalanx.create(
             root,
             ROWS.schema,
@@ -48,9 +49,9 @@ def test_of_two_first_commits_one_is_refused(
     else:
         table = phalanx.create(root, ROWS.schema, "country", storage_options=store.storage_options)
         table.append(ROWS)
-        monkeypatch.setattr(head, "commit", overtaken)
+        monkeypatch.setattr(head, "commit", commit_late)
         table.set_mode("strong")
-    heads = Manifest.open(table._refreshed().root).rows_of([head.HEAD])
+    heads = Manifest.open(handle_of(table).refresh().root).read_rows_by_id([head.HEAD_ROW_ID])
     assert heads.num_rows == 1
     table.append(ROWS)
     assert table.snapshots().column("id").to_pylist() == [1, 2]
@@ -63,7 +64,7 @@ class Died(BaseException):
 
 @pytest.mark.parametrize("mode", ["weak", "strong"])
 def test_a_table_is_there_with_its_first_rows_or_not_at_all(store: Store, mode: str) -> None:
-    """Whenever the writer dies; what it leaves is in nobody's way, and vacuum removes it."""
+    """Wherever the writer dies, its files block no other writer, and vacuum removes them."""
     options, folder = store.storage_options, store.fresh()
     root = f"{folder}/t"
     new = NewTable.of(Location.of(root, options), ROWS.schema, "country", mode)
@@ -71,27 +72,27 @@ def test_a_table_is_there_with_its_first_rows_or_not_at_all(store: Store, mode: 
     while True:
         count = itertools.count()
 
-        def die(step: Step, count: Iterator[int] = count, last: int = steps) -> None:
+        def die(step: FaultPoint, count: Iterator[int] = count, last: int = steps) -> None:
             if next(count) == last:
                 raise Died(step)
 
         job = new.begin()
         try:
-            with observed(die):
+            with observe_fault_points(die):
                 job.commit([job.write(ROWS.to_reader())])
         except Died as died:
             steps += 1
-            if died.args == (Step.MANIFEST_CREATED,):
+            if died.args == (FaultPoint.MANIFEST_CREATED,):
                 break
-            assert not new.is_there
-            assert table_folders.listed(Location.of(folder, options)) in (
+            assert not new.exists
+            assert table_folders.list_folder(Location.of(folder, options)) in (
                 None,
-                table_folders.Listed((), ()),
+                table_folders.FolderListing((), ()),
             )
             continue
         raise AssertionError("the manifest was never put in its place")
     assert steps > 3
-    # It died after the last step: all of it is there.
+    # It died after the last step: the change is complete.
     table = phalanx.open(root, storage_options=options)
     assert sorted(table.scan().to_arrow()["n"].to_pylist()) == [1, 2]
     assert not table.verify(deep=True)
@@ -121,7 +122,7 @@ def test_two_jobs_that_make_the_same_table(root: str, store: Store) -> None:
 
 
 def test_a_new_manifest_has_one_number(root: str, store: Store) -> None:
-    """Of two that are put in the same place by different writers the store refuses one."""
+    """Two writers that create a manifest in one place use one number, so the store refuses one."""
     options = store.storage_options
     for mode, rows in itertools.product(("weak", "strong"), (0, 1, 2)):
         place = Location.of(store.fresh(), options)

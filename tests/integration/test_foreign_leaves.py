@@ -1,4 +1,4 @@
-"""Leaves that another writer made, whose columns are not, or not plainly, the namespace's."""
+"""Leaves of another writer, whose columns do not, or not clearly, match the namespace's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import phalanx
 from foreign_namespaces import ForeignManifest, write_leaf
 from phalanx.errors import PhalanxError, SchemaMismatch
+from tables import sorted_rows
 
 # One bucket: every row is in the same partition, whatever its values.
 ONE = {1: [("p", 0, {"type": "bucket", "num_buckets": 1}, "int32")]}
@@ -33,10 +34,6 @@ def namespace(
     return phalanx.open(manifest.write())
 
 
-def read(table: phalanx.Table) -> list[dict[str, Any]]:
-    return sorted(table.scan().to_arrow().to_pylist(), key=str)
-
-
 def stock(root: Path) -> list[dict[str, Any]]:
     """What a stock client of Lance finds in the leaf."""
     return sorted(lance.dataset(root / "leaf").to_table(["a", "b"]).to_pylist(), key=str)
@@ -55,7 +52,7 @@ def _plain(**columns: Any) -> Callable[[Path], Any]:
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another order": (_plain(b=[20], a=[10]), "'b' has the field id 0, .* id 1 .*0 is 'a'"),
-    "another id": (_under_another_id, "'b' has the field id 2, and the field id 1"),
+    "another id": (_under_another_id, "'b' has the field id 2, but the field id 1"),
     "another order and more": (_plain(b=[20], c=[1], a=[10]), "'b' has the field id 0"),
     "another type": (_plain(a=[10], b=["20"]), "'b' is string, expected int64"),
     "another width": (
@@ -100,13 +97,13 @@ def test_an_adoption_repairs_the_ids_of_a_listed_leaf(tmp_path: Path) -> None:
     table = namespace(tmp_path, _plain(b=[20, 21], a=[10, 11]))
     table.adopt(tmp_path / "leaf")
     wanted = [{"a": 10, "b": 20}, {"a": 11, "b": 21}]
-    assert read(table) == stock(tmp_path) == wanted
+    assert sorted_rows(table) == stock(tmp_path) == wanted
     table.append(pa.table({"a": [1], "b": [2]}))
     wanted = [{"a": 1, "b": 2}, *wanted]
-    assert read(table) == stock(tmp_path) == wanted
+    assert sorted_rows(table) == stock(tmp_path) == wanted
     table.set_mode("strong")
     table.delete("a = 10")
-    assert read(table) == stock(tmp_path) == [wanted[0], wanted[2]]
+    assert sorted_rows(table) == stock(tmp_path) == [wanted[0], wanted[2]]
     with pytest.raises(PhalanxError, match="There is nothing to do"):
         table.adopt(tmp_path / "leaf")
 
@@ -122,7 +119,7 @@ def test_the_adoption_of_a_listed_leaf_checks_its_rows(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"n": [1, 2], "k": ["a", "b"]}), tmp_path / "k" / "leaf")
     manifest = ForeignManifest(tmp_path / "k")
     manifest.add_partition("x", "leaf", k="a")
-    with pytest.raises(PhalanxError, match="rows are of several partitions"):
+    with pytest.raises(PhalanxError, match="rows belong to several partitions"):
         phalanx.open(manifest.write()).adopt(tmp_path / "k" / "leaf")
 
 
@@ -130,27 +127,27 @@ def test_the_adoption_of_a_listed_leaf_checks_its_rows(tmp_path: Path) -> None:
 def test_a_leaf_without_any_id_of_the_namespace_goes_by_names(tmp_path: Path, mode: str) -> None:
     table = namespace(tmp_path, _plain(b=[20, 21], a=[10, 11]), ids=(10, 20))
     wanted = [{"a": 10, "b": 20}, {"a": 11, "b": 21}]
-    assert read(table) == wanted
+    assert sorted_rows(table) == wanted
     assert table.scan("b = 21").to_arrow()["a"].to_pylist() == [11]
     table.set_mode(mode)
-    assert read(table) == stock(tmp_path) == wanted
+    assert sorted_rows(table) == stock(tmp_path) == wanted
     table.append(pa.table({"a": [1], "b": [2]}))
     wanted = [{"a": 1, "b": 2}, *wanted]
-    assert read(table) == read(phalanx.open(table.uri)) == stock(tmp_path) == wanted
+    assert sorted_rows(table) == sorted_rows(phalanx.open(table.uri)) == stock(tmp_path) == wanted
     table.add_column(pa.field("c", pa.int8()))
     table.delete("a = 10")
     assert stock(tmp_path) == [wanted[0], wanted[2]]
-    assert read(table) == [{**row, "c": None} for row in (wanted[0], wanted[2])]
+    assert sorted_rows(table) == [{**row, "c": None} for row in (wanted[0], wanted[2])]
 
 
-def _renamed(table: phalanx.Table) -> None:
-    """The two columns change their names, each to the other's."""
+def _rename_columns(table: phalanx.Table) -> None:
+    """Swap the names of the two columns."""
     table.rename_column("a", "c")
     table.rename_column("b", "a")
     table.rename_column("c", "b")
 
 
-def _replaced(table: phalanx.Table) -> None:
+def _replace_column(table: phalanx.Table) -> None:
     """Another column of the same name and type."""
     table.drop_column("b")
     table.add_column(pa.field("b", pa.int32()))
@@ -170,9 +167,9 @@ SCHEMA_CHANGES: dict[str, tuple[Callable[[phalanx.Table], Any], Callable[..., di
         lambda table: table.rename_column("b", "z"),
         lambda a, b, n: {"a": a, "z": b, "n": n},
     ),
-    "names change their places": (_renamed, lambda a, b, n: {"b": a, "a": b, "n": n}),
+    "names change their places": (_rename_columns, lambda a, b, n: {"b": a, "a": b, "n": n}),
     "drop_column": (lambda table: table.drop_column("b"), lambda a, b, n: {"a": a, "n": n}),
-    "drop and add": (_replaced, lambda a, b, n: {"a": a, "n": n, "b": None}),
+    "drop and add": (_replace_column, lambda a, b, n: {"a": a, "n": n, "b": None}),
     "promote_column": (
         lambda table: table.promote_column("b", pa.int64()),
         lambda a, b, n: {"a": a, "b": b, "n": n},
@@ -214,15 +211,15 @@ def test_a_leaf_that_goes_by_names_follows_changes_of_the_schema(
         rows = ROWS * 2
     change(table)
     for found in (table, phalanx.open(tmp_path)):
-        assert read(found) == sorted((wanted(*row) for row in rows), key=str)
+        assert sorted_rows(found) == sorted((wanted(*row) for row in rows), key=str)
     assert table.delete("n = 7") == len(rows) // 2
     one = pa.Table.from_pylist([wanted(1, 2, 3)], table.schema)
     table.append(one)
     table.merge(one, on="n")
     left = sorted([*(wanted(*row) for row in rows if row[2] != 7), wanted(1, 2, 3)], key=str)
-    assert read(table) == read(phalanx.open(tmp_path)) == left
+    assert sorted_rows(table) == sorted_rows(phalanx.open(tmp_path)) == left
     table.rewrite(rewrite_all=True)
-    assert read(table) == left
+    assert sorted_rows(table) == left
     stored = []
     for location in table.partitions()["location"].to_pylist():
         stored += lance.dataset(location).to_table().to_pylist()
@@ -233,13 +230,13 @@ def test_a_column_that_came_since_is_missing_until_the_leaf_is_adopted(tmp_path:
     fields = (*INTS, ("c", "int8"))
     table = namespace(tmp_path, _plain(b=[20], a=[10]), ids=(10, 20, 30), fields=fields)
     with pytest.raises(SchemaMismatch, match=r"none of its columns.*adopt\("):
-        read(table)
+        sorted_rows(table)
     table.adopt(tmp_path / "leaf")
-    assert read(table) == [{"a": 10, "b": 20, "c": None}]
+    assert sorted_rows(table) == [{"a": 10, "b": 20, "c": None}]
     table.append(pa.table({"a": [1], "b": [2], "c": pa.array([3], pa.int8())}))
     table.delete("c IS NULL")
-    assert read(table) == [{"a": 1, "b": 2, "c": 3}]
-    assert lance.dataset(tmp_path / "leaf").to_table().to_pylist() == read(table)
+    assert sorted_rows(table) == [{"a": 1, "b": 2, "c": 3}]
+    assert lance.dataset(tmp_path / "leaf").to_table().to_pylist() == sorted_rows(table)
 
 
 def test_an_adoption_needs_the_columns_that_place_a_row(tmp_path: Path) -> None:
@@ -249,16 +246,16 @@ def test_an_adoption_needs_the_columns_that_place_a_row(tmp_path: Path) -> None:
 
 
 def test_a_name_that_another_column_had_is_not_certain(tmp_path: Path) -> None:
-    """Which of the two columns called b such a leaf has cannot be told."""
+    """The leaf may have either of the two columns named `b`; Phalanx cannot know which."""
     table = namespace(tmp_path, _plain(b=[20], a=[10]), ids=(10, 20))
     table.drop_column("b")
     table.add_column(pa.field("b", pa.int64()))
     lance.dataset(tmp_path / "leaf").delete("true")
     lance.write_dataset(pa.table({"b": [20], "a": [10]}), tmp_path / "leaf", mode="overwrite")
     with pytest.raises(SchemaMismatch, match=r"none of its columns.*adopt\("):
-        read(table)
+        sorted_rows(table)
     table.adopt(tmp_path / "leaf")
-    assert read(table) == [{"a": 10, "b": 20}]
+    assert sorted_rows(table) == [{"a": 10, "b": 20}]
 
 
 def test_not_all_names_or_types_are_not_enough(tmp_path: Path) -> None:
@@ -268,28 +265,28 @@ def test_not_all_names_or_types_are_not_enough(tmp_path: Path) -> None:
         root = tmp_path / str(number)
         table = namespace(root, leaf, ids=(10, 20))
         with pytest.raises(SchemaMismatch, match=f"{root}/leaf: none of its columns"):
-            read(table)
+            sorted_rows(table)
 
 
 def test_what_the_format_allows_is_read(tmp_path: Path) -> None:
     """A leaf may be behind: a rename, a new column, a dropped one; and its order is its own."""
     older = namespace(tmp_path / "1", _plain(z=[10], b=[20]))
-    assert read(older) == [{"a": 10, "b": 20}]
+    assert sorted_rows(older) == [{"a": 10, "b": 20}]
     shorter = namespace(tmp_path / "2", _plain(a=[10]))
-    assert read(shorter) == [{"a": 10, "b": None}]
+    assert sorted_rows(shorter) == [{"a": 10, "b": None}]
     longer = namespace(
         tmp_path / "3",
         lambda path: write_leaf(path, pa.table({"a": [10], "old": [1], "b": [20]}), (0, 1, 2)),
         ids=(0, 2),
     )
-    assert read(longer) == [{"a": 10, "b": 20}]
+    assert sorted_rows(longer) == [{"a": 10, "b": 20}]
     narrow = namespace(tmp_path / "4", lambda path: lance.write_dataset(_narrow(), path))
-    assert read(narrow) == [{"a": 10, "b": 20}]
+    assert sorted_rows(narrow) == [{"a": 10, "b": 20}]
     for table in (older, shorter, longer, narrow):
-        before = read(table)
+        before = sorted_rows(table)
         table.append(pa.table({"a": [1], "b": [2]}))
-        assert read(table) == [{"a": 1, "b": 2}, *before]
-        assert stock(Path(table.uri)) == read(table)
+        assert sorted_rows(table) == [{"a": 1, "b": 2}, *before]
+        assert stock(Path(table.uri)) == sorted_rows(table)
 
 
 def _narrow() -> pa.Table:
@@ -298,8 +295,10 @@ def _narrow() -> pa.Table:
 
 def test_a_column_that_the_namespace_never_had_is_not_lost(tmp_path: Path) -> None:
     table = namespace(tmp_path, _plain(a=[10], b=[20], theirs=["x"]))
-    assert read(table) == [{"a": 10, "b": 20}]
-    with pytest.raises(SchemaMismatch, match=r"'theirs' \(field id 2\) is none of the table's"):
+    assert sorted_rows(table) == [{"a": 10, "b": 20}]
+    with pytest.raises(
+        SchemaMismatch, match=r"'theirs' \(field id 2\) does not exist in the table"
+    ):
         table.append(pa.table({"a": [1], "b": [2]}))
     assert lance.dataset(tmp_path / "leaf").to_table()["theirs"].to_pylist() == ["x"]
 
@@ -312,5 +311,5 @@ def test_nulls_in_a_column_without_any_are_refused(tmp_path: Path) -> None:
     nullable = pa.schema([("a", pa.int64()), ("b", pa.int64())])
     found = pa.table({"a": [None, 3], "b": [4, 5]}, schema=nullable)
     lance.write_dataset(found, location, mode="overwrite")
-    with pytest.raises(SchemaMismatch, match="'a' has NULLs, and in the table's schema it is not"):
-        read(table)
+    with pytest.raises(SchemaMismatch, match="'a' has NULLs, but in the table's schema it is not"):
+        sorted_rows(table)

@@ -24,7 +24,11 @@ from lance_namespace import CreateNamespaceRequest, CreateTableRequest, ListTabl
 import phalanx
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-from phalanx.model.specs.hive_properties import IS_PARTITIONED, PARTITION_COLUMNS, SCHEMA
+from phalanx.model.specs.hive_properties import (
+    HIVE_IS_PARTITIONED,
+    HIVE_PARTITION_COLUMNS,
+    HIVE_SCHEMA,
+)
 from phalanx.storage.hive.files import PROPERTIES_FILE
 
 EVENTS = pa.schema([("event_date", pa.date32()), ("country", pa.string()), ("n", pa.int64())])
@@ -41,7 +45,9 @@ ROWS = events(
 )
 
 
-def made(store: Store, schema: pa.Schema, partition_by: Any, rows: pa.Table) -> phalanx.Table:
+def create_table(
+    store: Store, schema: pa.Schema, partition_by: Any, rows: pa.Table
+) -> phalanx.Table:
     options = store.storage_options
     uri = store.fresh()
     phalanx.create(uri, schema, partition_by, layout="hive", storage_options=options).append(rows)
@@ -50,7 +56,7 @@ def made(store: Store, schema: pa.Schema, partition_by: Any, rows: pa.Table) -> 
 
 @pytest.fixture
 def table(store: Store) -> phalanx.Table:
-    return made(store, EVENTS, ["event_date", "country"], ROWS)
+    return create_table(store, EVENTS, ["event_date", "country"], ROWS)
 
 
 def leaves(table: phalanx.Table, where: str | None = None) -> list[str]:
@@ -108,7 +114,7 @@ def test_pruning_by_year_month_and_day(store: Store) -> None:
         datetime(2026, 1, 10, 10, tzinfo=UTC),
     ]
     rows = pa.table([pa.array(moments, schema.field("ts").type), range(6)], schema=schema)
-    table = made(store, schema, "year(ts), month(ts), day(ts)", rows)
+    table = create_table(store, schema, "year(ts), month(ts), day(ts)", rows)
     assert leaves(table)[0] == "ts_year=2025/ts_month=12/ts_day=09.lance"
     assert leaves(table)[-1] == "ts_year=2026/ts_month=01/ts_day=10.lance"
     where = "ts >= '2025-12-10T10:00:00Z' AND ts < '2025-12-11T00:00:00Z'"
@@ -120,7 +126,7 @@ def test_pruning_by_year_month_and_day(store: Store) -> None:
 def test_pruning_by_hour(store: Store) -> None:
     schema = pa.schema([("ts", pa.timestamp("ns")), ("n", pa.int64())])
     moments = [datetime(2025, 1, 1, hour) for hour in (0, 7, 23)]
-    table = made(store, schema, "hour(ts)", pa.table([moments, range(3)], schema=schema))
+    table = create_table(store, schema, "hour(ts)", pa.table([moments, range(3)], schema=schema))
     assert leaves(table) == ["ts_hour=00.lance", "ts_hour=07.lance", "ts_hour=23.lance"]
     where = "ts = '2025-01-01T07:00:00'"
     assert leaves(table, where) == ["ts_hour=07.lance"]
@@ -131,7 +137,7 @@ def test_pruning_of_numbers_by_truncate(store: Store) -> None:
     """The draft would leave out `<= 120` for `i > 125`, and lose 126 to 129."""
     schema = pa.schema([("i", pa.int64())])
     numbers = [-5, 5, 100, 119, 120, 125, 126, 129, 130, 500]
-    table = made(store, schema, "truncate(10, i)", pa.table([numbers], schema=schema))
+    table = create_table(store, schema, "truncate(10, i)", pa.table([numbers], schema=schema))
     assert "i_trunc=120.lance" in leaves(table)
     assert leaves(table, "i > 125") == [
         "i_trunc=120.lance",
@@ -145,7 +151,7 @@ def test_pruning_of_numbers_by_truncate(store: Store) -> None:
 def test_pruning_of_text_by_truncate(store: Store) -> None:
     schema = pa.schema([("s", pa.string())])
     texts = ["abcdef", "abd", "ab", "é/=", "xyz", None]
-    table = made(store, schema, "truncate(3, s)", pa.table([texts], schema=schema))
+    table = create_table(store, schema, "truncate(3, s)", pa.table([texts], schema=schema))
     assert leaves(table, "s LIKE 'abcd%'") == ["s_trunc=abc.lance"]
     assert values(table, "s LIKE 'abcd%'", "s") == ["abcdef"]
     assert leaves(table, "s LIKE 'ab%'") == [
@@ -165,7 +171,9 @@ def test_pruning_of_text_by_truncate(store: Store) -> None:
 def test_pruning_by_hashes(store: Store, partition_by: str, folder: str) -> None:
     schema = pa.schema([("c", pa.string()), ("n", pa.int64())])
     countries = ["US", "CN", "FR", "DE", "IT", None]
-    table = made(store, schema, partition_by, pa.table([countries, range(6)], schema=schema))
+    table = create_table(
+        store, schema, partition_by, pa.table([countries, range(6)], schema=schema)
+    )
     assert leaves(table, "c = 'US'") == [folder]
     assert values(table, "c = 'US'") == [0]
     assert len(leaves(table, "c > 'US'")) == len(leaves(table, "c IS NOT NULL"))
@@ -183,7 +191,7 @@ def test_hashes_of_lists_and_structs(store: Store) -> None:
         ],
         schema,
     )
-    table = made(store, schema, "hash(tags), hash(pair)", rows)
+    table = create_table(store, schema, "hash(tags), hash(pair)", rows)
     assert len(leaves(table)) == 2
     assert table.scan().to_arrow().sort_by("n").equals(rows)
 
@@ -198,7 +206,7 @@ def test_hashes_of_lists_and_structs(store: Store) -> None:
 def test_special_texts_come_back(store: Store, text: str) -> None:
     schema = pa.schema([("a", pa.string()), ("b", pa.string()), ("n", pa.int64())])
     rows = pa.table([[text, None], [text, text], [1, 2]], schema=schema)
-    table = made(store, schema, ["a", "b"], rows)
+    table = create_table(store, schema, ["a", "b"], rows)
     table.append(rows)
     assert table.plan().total_partitions == 2
     found = sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["n"])
@@ -218,7 +226,7 @@ def test_types_come_back(store: Store) -> None:
         "n": pa.array([None], pa.int8()),
     }
     rows = pa.table(columns)
-    table = made(store, rows.schema, ["u", "b", "d", "t", "ts", "l"], rows)
+    table = create_table(store, rows.schema, ["u", "b", "d", "t", "ts", "l"], rows)
     assert leaves(table)[0].replace("%25", "%") == (
         "u=18446744073709551615/b=true/d=-1.20/t=00%3A00%3A00.000000001"
         "/ts=1969-12-31T23%3A59%3A59.999999999Z/l=x.lance"
@@ -243,7 +251,7 @@ def test_overwriting_partitions_twice_gives_the_same(table: phalanx.Table) -> No
 def test_overwrite_and_delete_by_columns_in_the_path(table: phalanx.Table) -> None:
     assert table.overwrite(events((TENTH, "US", 9)), "country = 'US'") == 1
     assert values(table, "country = 'US'") == [9]
-    # What no partition value decides is asked of each row.
+    # Each row decides what no partition value decides.
     assert table.delete("country || n = 'CN2' OR n = 4") == 2
     assert values(table, None) == [5, 9]
     assert table.plan().total_partitions == 5
@@ -268,7 +276,7 @@ def test_a_leaf_that_another_made(store: Store) -> None:
     """Columns go by their names, whatever their order and numbers are."""
     schema = pa.schema([("k", pa.string()), ("a", pa.int64()), ("b", pa.string())])
     rows = pa.table([["x"], [1], ["one"]], schema=schema)
-    table = made(store, schema, ["k"], rows)
+    table = create_table(store, schema, ["k"], rows)
     other = pa.table({"b": ["two"], "gone": [0], "a": pa.array([2], pa.int64())})
     uri, options = f"{table.uri}/k=y.lance", store.storage_options
     dataset = lance.write_dataset(other, uri, storage_options=options)
@@ -281,7 +289,7 @@ def test_a_leaf_that_another_made(store: Store) -> None:
 
 
 def test_a_leaf_with_another_schema_is_refused(store: Store) -> None:
-    table = made(store, EVENTS, ["event_date", "country"], ROWS)
+    table = create_table(store, EVENTS, ["event_date", "country"], ROWS)
     uri = f"{table.uri}/event_date=2025-12-12/country=US.lance"
     lance.write_dataset(pa.table({"n": ["text"]}), uri, storage_options=store.storage_options)
     for act in (
@@ -297,7 +305,7 @@ def test_a_leaf_with_another_schema_is_refused(store: Store) -> None:
 
 @pytest.fixture
 def local(tmp_path: Path) -> phalanx.Table:
-    return made(Store(str(tmp_path)), EVENTS, ["event_date", "country"], ROWS)
+    return create_table(Store(str(tmp_path)), EVENTS, ["event_date", "country"], ROWS)
 
 
 def test_files_and_folders_of_others_are_left_alone(local: phalanx.Table) -> None:
@@ -310,7 +318,7 @@ def test_files_and_folders_of_others_are_left_alone(local: phalanx.Table) -> Non
     lance.write_dataset(pa.table({"x": [1]}), root / "other.lance")
     (root / "event_date=2025-12-10" / "_SUCCESS").touch()
     (root / "event_date=2030-01-01").mkdir()
-    # What a writer leaves that died before its first commit.
+    # The files of a writer that died before its first commit.
     (root / "event_date=2025-12-10" / "country=XX.lance" / "data").mkdir(parents=True)
     assert len(content(local)) == 5
     assert local.partitions().num_rows == 5
@@ -343,13 +351,13 @@ def test_a_value_of_another_type_is_refused(local: phalanx.Table) -> None:
 
 def test_two_folders_of_one_partition_are_refused(tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])
-    table = made(Store(str(tmp_path)), schema, ["k"], pa.table([[1], [1]], schema=schema))
+    table = create_table(Store(str(tmp_path)), schema, ["k"], pa.table([[1], [1]], schema=schema))
     shutil.copytree(f"{table.uri}/k=1.lance", f"{table.uri}/k=01.lance")
     with pytest.raises(phalanx.PhalanxError, match=r"k=01\.lance and k=1\.lance are the same"):
         table.scan()
 
 
-def test_a_table_that_is_made_anew_at_its_path(tmp_path: Path) -> None:
+def test_a_table_that_is_recreated_at_its_path(tmp_path: Path) -> None:
     """No cache knows leaves by their paths."""
     for number in range(3):
         table = phalanx.create(tmp_path / "t", EVENTS, ["country"], layout="hive")
@@ -383,7 +391,7 @@ def test_create_on_an_existing_table(table: phalanx.Table, store: Store) -> None
 
 
 def in_threads(*calls: Any) -> list[Any]:
-    """What became of calls at the same time."""
+    """Return the results of concurrent calls."""
     barrier = threading.Barrier(len(calls))
     results: list[Any] = [None] * len(calls)
 
@@ -439,21 +447,21 @@ def test_properties_given_on_opening(local: phalanx.Table, tmp_path: Path) -> No
     assert len(content(phalanx.open(root, properties=stored))) == 5
     # A wider type than the one that is stored.
     (root / PROPERTIES_FILE).write_text(json.dumps(stored))
-    columns = json.loads(stored[PARTITION_COLUMNS])
-    text = stored[SCHEMA].replace('"name": "utf8"', '"name": "largeutf8"')
-    wide = phalanx.open(root, properties={SCHEMA: text})
+    columns = json.loads(stored[HIVE_PARTITION_COLUMNS])
+    text = stored[HIVE_SCHEMA].replace('"name": "utf8"', '"name": "largeutf8"')
+    wide = phalanx.open(root, properties={HIVE_SCHEMA: text})
     assert wide.schema.field("country").type == pa.large_string()
     assert values(wide, "country = 'US'") == [1, 3]
     reversed_columns = json.dumps(columns[::-1])
     with pytest.raises(phalanx.PhalanxError, match="expected country=<value>"):
-        phalanx.open(root, properties={PARTITION_COLUMNS: reversed_columns}).scan()
+        phalanx.open(root, properties={HIVE_PARTITION_COLUMNS: reversed_columns}).scan()
     other = phalanx.create(tmp_path / "other", EVENTS, ["country"])
     with pytest.raises(phalanx.PhalanxError, match="namespace layout"):
         phalanx.open(other.uri, properties=stored)
 
 
 @pytest.fixture
-def listed(tmp_path: Path) -> phalanx.Table:
+def listed_table(tmp_path: Path) -> phalanx.Table:
     """A table in a root that stock clients have given a manifest."""
     root = tmp_path / "listed"
     namespace = catalog.connect("dir", {"root": str(root)})
@@ -466,20 +474,20 @@ def listed(tmp_path: Path) -> phalanx.Table:
     return phalanx.open(root)
 
 
-def test_properties_in_a_manifest(listed: phalanx.Table) -> None:
-    root = Path(listed.uri)
+def test_properties_in_a_manifest(listed_table: phalanx.Table) -> None:
+    root = Path(listed_table.uri)
     assert not (root / PROPERTIES_FILE).exists()
-    assert lance.dataset(str(root / "__manifest")).metadata[IS_PARTITIONED] == "true"
-    assert listed.layout == "hive"
-    assert len(content(listed)) == 5
+    assert lance.dataset(str(root / "__manifest")).metadata[HIVE_IS_PARTITIONED] == "true"
+    assert listed_table.layout == "hive"
+    assert len(content(listed_table)) == 5
     for layout in ("hive", "namespace"):
         with pytest.raises(phalanx.PhalanxError, match="exists there"):
             phalanx.create(root, EVENTS, ["country"], layout=layout)
 
 
-def test_leaves_that_a_manifest_lists(listed: phalanx.Table) -> None:
+def test_leaves_that_a_manifest_lists(listed_table: phalanx.Table) -> None:
     """Stock clients put tables into folders of other names, and list them under these."""
-    namespace = catalog.connect("dir", {"root": listed.uri})
+    namespace = catalog.connect("dir", {"root": listed_table.uri})
     day = "event_date=2025-12-12"
     namespace.create_namespace(CreateNamespaceRequest(id=[day]))
     for name, number in (("country=US", 6), ("country=DE.lance", 7)):
@@ -488,13 +496,13 @@ def test_leaves_that_a_manifest_lists(listed: phalanx.Table) -> None:
             writer.write(pa.record_batch({"n": pa.array([number], pa.int64())}))
         namespace.create_table(CreateTableRequest(id=[day, name]), sink.getvalue().to_pybytes())
     twelfth = date(2025, 12, 12)
-    assert values(listed, "event_date = '2025-12-12'") == [6, 7]
-    listed.append(events((twelfth, "US", 8), (twelfth, "FR", 9)))
-    assert values(listed, "event_date = '2025-12-12' AND country = 'US'") == [6, 8]
-    assert listed.plan().total_partitions == 8
+    assert values(listed_table, "event_date = '2025-12-12'") == [6, 7]
+    listed_table.append(events((twelfth, "US", 8), (twelfth, "FR", 9)))
+    assert values(listed_table, "event_date = '2025-12-12' AND country = 'US'") == [6, 8]
+    assert listed_table.plan().total_partitions == 8
     with pytest.raises(phalanx.PhalanxError, match="lists tables of stock clients"):
-        listed.upgrade()
-    assert listed.layout == "hive"
+        listed_table.upgrade()
+    assert listed_table.layout == "hive"
 
 
 def test_broken_properties(local: phalanx.Table) -> None:
@@ -502,8 +510,8 @@ def test_broken_properties(local: phalanx.Table) -> None:
     file.write_text("{")
     with pytest.raises(phalanx.InvalidManifest, match="expected JSON"):
         phalanx.open(local.uri)
-    file.write_text(json.dumps({IS_PARTITIONED: "true", PARTITION_COLUMNS: "[]"}))
-    with pytest.raises(phalanx.NotPartitioned, match=SCHEMA):
+    file.write_text(json.dumps({HIVE_IS_PARTITIONED: "true", HIVE_PARTITION_COLUMNS: "[]"}))
+    with pytest.raises(phalanx.NotPartitioned, match=HIVE_SCHEMA):
         phalanx.open(local.uri)
 
 
@@ -560,8 +568,8 @@ def test_stock_clients_read_leaves(local: phalanx.Table) -> None:
 
 
 def test_stock_directories_list_tables(tmp_path: Path) -> None:
-    """What a directory shows without a manifest is one level."""
-    table = made(Store(str(tmp_path)), EVENTS, ["country"], ROWS)
+    """Without a manifest, Lance's directory lists one level."""
+    table = create_table(Store(str(tmp_path)), EVENTS, ["country"], ROWS)
     listed = catalog.connect("dir", {"root": table.uri}).list_tables(ListTablesRequest(id=[]))
     assert sorted(listed.tables) == [
         "country=CN", "country=FR", "country=US", "country=__HIVE_DEFAULT_PARTITION__",
@@ -571,7 +579,7 @@ def test_stock_directories_list_tables(tmp_path: Path) -> None:
 
 def test_a_file_uri(tmp_path: Path) -> None:
     store = Store(f"file://{tmp_path}")
-    table = made(store, EVENTS, ["country"], events((TENTH, "a/b", 1)))
+    table = create_table(store, EVENTS, ["country"], events((TENTH, "a/b", 1)))
     assert (Path(table.uri.removeprefix("file://")) / "country=a%2Fb.lance").is_dir()
     assert content(table) == [(TENTH, "a/b", 1)]
 

@@ -1,4 +1,4 @@
-"""From the Hive-style layout to the newest format: in place, and without a row rewritten."""
+"""From the Hive-style layout to the newest format: in place, and without rewriting a row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lance_namespace import CreateNamespaceRequest, ListNamespacesRequest
 import phalanx
 from integration.stores import Store
 from phalanx.storage.hive.files import PROPERTIES_FILE
-from phalanx.storage.lance.fault_points import Step, observed
+from phalanx.storage.lance.fault_points import FaultPoint, observe_fault_points
 from properties.table_model import as_multiset
 
 SCHEMA = pa.schema(
@@ -50,7 +50,7 @@ def rows(count: int = 24) -> pa.Table:
     )
 
 
-def made(store: Store, partition_by: Any = SPEC) -> phalanx.Table:
+def create_table(store: Store, partition_by: Any = SPEC) -> phalanx.Table:
     options = store.storage_options
     table = phalanx.create(
         store.fresh(), SCHEMA, partition_by, layout="hive", storage_options=options
@@ -66,7 +66,7 @@ def data_files(table: phalanx.Table, store: Store) -> set[str]:
 
 
 def test_the_rows_stay(store: Store) -> None:
-    table = made(store)
+    table = create_table(store)
     before, files = as_multiset(table.scan().to_arrow()), data_files(table, store)
     plan = table.upgrade(dry_run=True)
     assert (table.layout, plan.partitions) == ("hive", table.plan().total_partitions)
@@ -79,7 +79,7 @@ def test_the_rows_stay(store: Store) -> None:
         assert as_multiset(found) == before
         assert opened.plan().total_partitions == plan.partitions
         only = opened.plan("id = 'user1' AND country = 'a/b %$'")
-        assert 0 < only.planned < plan.partitions
+        assert 0 < only.scanned_partitions < plan.partitions
         matching = opened.scan("id = 'user1' AND country = 'a/b %$'").to_arrow()
         expected = phalanx.open(table.uri, storage_options=store.storage_options).scan().to_arrow()
         wanted = [
@@ -88,13 +88,13 @@ def test_the_rows_stay(store: Store) -> None:
             if (row["id"], row["country"]) == ("user1", "a/b %$")
         ]
         assert matching.num_rows == len(wanted) > 0
-    # All that was written is columns beside those that were there.
+    # The upgrade only adds columns to the existing ones.
     assert files <= data_files(table, store)
     assert not any(path.endswith(PROPERTIES_FILE) for path in store.files(table.uri))
 
 
 def test_the_upgraded_table_can_do_all(store: Store) -> None:
-    table = made(store)
+    table = create_table(store)
     table.upgrade()
     total = table.plan().total_partitions
     assert table.append(rows()) == 24
@@ -132,7 +132,7 @@ def test_a_leaf_with_other_values_than_its_path_is_refused(tmp_path: Path) -> No
         lance.write_dataset(other, tmp_path / "t" / "k=y.lance", mode="append")
     # The path counts.
     assert table.scan("k = 'y'").to_arrow()["k"].to_pylist() == ["y", "y"]
-    with pytest.raises(phalanx.PhalanxError, match="holds 'z', and its path says 'y'"):
+    with pytest.raises(phalanx.PhalanxError, match="holds 'z', but its path has 'y'"):
         table.upgrade()
     assert table.layout == "hive"
     table.partition(k="y").drop_columns(["k"])
@@ -169,7 +169,7 @@ def test_a_hash_of_lists_is_refused(tmp_path: Path) -> None:
     table = phalanx.create(tmp_path / "t", schema, "hash(tags)", layout="hive")
     table.append(pa.table([[["x"]], [1]], schema=schema))
     for dry_run in (True, False):
-        with pytest.raises(phalanx.PhalanxError, match=r"hive_hash\(tags\).*single values only"):
+        with pytest.raises(phalanx.PhalanxError, match=r"hive_hash\(tags\).*scalar values only"):
             table.upgrade(dry_run)
     assert (table.layout, table.scan().count_rows()) == ("hive", 1)
 
@@ -206,32 +206,37 @@ def test_a_namespace_v1_of_others_is_refused(tmp_path: Path) -> None:
     assert as_multiset(phalanx.open(root).scan().to_arrow()) == as_multiset(rows())
 
 
-def test_writers_beside_an_upgrade(tmp_path: Path) -> None:
-    """Between any two steps another writer of the old layout appends: nothing is lost unsaid."""
+def test_writers_during_an_upgrade(tmp_path: Path) -> None:
+    """A writer of the old layout appends between any two steps: no row is lost without an error."""
     table = phalanx.create(tmp_path / "t", SCHEMA, ["country", "day"], layout="hive")
     table.append(rows())
     beside = phalanx.open(table.uri)
     written = [rows()]
-    seen: set[Step] = set()
+    seen: set[FaultPoint] = set()
     is_free = threading.Lock()
 
-    def append(step: Step) -> None:
+    def append(step: FaultPoint) -> None:
         """Between the steps of the upgrade; what this does has steps of its own."""
         if step not in wanted or step in seen or not is_free.acquire(blocking=False):
             return
         seen.add(step)
         new = rows(6)
-        if step is Step.COMMITTING:
+        if step is FaultPoint.COMMITTING:
             # All leaves are listed by now, and this one is new.
             new = new.set_column(0, "day", pa.array([date(2030, 1, 1)] * 6)).cast(SCHEMA)
-        if step is not Step.MANIFEST_CREATED:
+        if step is not FaultPoint.MANIFEST_CREATED:
             assert phalanx.open(table.uri).scan().count_rows() == sum(map(len, written))
         beside.append(new)
         written.append(new)
         is_free.release()
 
-    wanted = (Step.COLUMNS_CHANGED, Step.LEAF_ALIGNED, Step.COMMITTING, Step.MANIFEST_CREATED)
-    with observed(append):
+    wanted = (
+        FaultPoint.COLUMNS_CHANGED,
+        FaultPoint.LEAF_ALIGNED,
+        FaultPoint.COMMITTING,
+        FaultPoint.MANIFEST_CREATED,
+    )
+    with observe_fault_points(append):
         table.upgrade()
     assert seen == set(wanted)
     assert (table.layout, beside.layout) == ("namespace", "namespace")

@@ -1,4 +1,4 @@
-"""Rewrites of real Iceberg tables: the same rows before and after, whoever reads and writes."""
+"""Rewrites of real Iceberg tables: the same rows, with concurrent readers and writers."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from integration.iceberg_tables import (
     position_deletes,
 )
 from phalanx.errors import CommitConflict, PhalanxError, StorageFailure, UnknownOutcome
-from phalanx.foreign import iceberg_commit
 from phalanx.foreign.iceberg import rewrite as iceberg_rewrite
+from phalanx.foreign.iceberg import writing as iceberg_commit
 from phalanx.foreign.iceberg.writing import NewFiles
 
 START = datetime.datetime(2024, 12, 28, tzinfo=datetime.UTC)
@@ -136,7 +136,7 @@ def operations(table: Table) -> list[Operation]:
 
 
 def check_same(table: Table, change: Callable[[], object]) -> None:
-    """Whoever reads finds the same rows before and after."""
+    """Every reader finds the same rows before and after."""
     before = by_pyiceberg(table), by_duckdb(table)
     change()
     assert by_pyiceberg(table) == before[0]
@@ -198,7 +198,7 @@ def test_deleted_rows_are_gone_for_good(catalog: SqlCatalog) -> None:
     assert sum(file.record_count for file in data_files(table)) == table.scan().count()
 
 
-def test_files_beside_those_of_a_group_keep_their_deletes(catalog: SqlCatalog) -> None:
+def test_files_outside_a_group_keep_their_deletes(catalog: SqlCatalog) -> None:
     table = make(catalog)
     with table.update_spec() as change:
         change.add_field("id", BucketTransform(4), "id_bucket")
@@ -236,7 +236,9 @@ def test_deletes_by_equality_are_applied_though_pyiceberg_reads_none(catalog: Sq
     assert file.file_path not in {each.file_path for each in data_files(table)}
 
 
-def test_a_group_without_rows_leaves_no_file(catalog: SqlCatalog) -> None:
+def test_a_group_without_rows_leaves_no_file(
+    catalog: SqlCatalog, caplog: pytest.LogCaptureFixture
+) -> None:
     table = make(catalog)
     table.append(rows(0, 2))
     table.append(rows(2, 3))
@@ -248,9 +250,14 @@ def test_a_group_without_rows_leaves_no_file(catalog: SqlCatalog) -> None:
     assert left.record_count == 3
     add_deletes(table, position_deletes(table, [(left.file_path, n) for n in range(3)], left))
     opened = phalanx.iceberg.open(table)
-    opened.rewrite(opened.plan_rewrite(rewrite_all=True))
+    caplog.clear()
+    caplog.set_level("INFO", "phalanx")
+    done = opened.rewrite(opened.plan_rewrite(rewrite_all=True))
     assert data_files(table.refresh()) == []
     assert table.scan().count() == 0
+    (line,) = (each.getMessage() for each in caplog.records if each.name == "phalanx.foreign")
+    assert line.startswith(f"Committed snapshot {done.snapshots[0]} of the Iceberg table ")
+    assert line.endswith("rewrote 1 files into 0")
 
 
 def test_nan_and_both_zeros_as_partition_values_lose_and_double_no_row(
@@ -292,13 +299,13 @@ def test_a_concurrent_append_survives(catalog: SqlCatalog, monkeypatch: pytest.M
     whole = iceberg_commit.replace_files
     attempts = []
 
-    def interrupted(*args: Any) -> int:
+    def commit_interrupted(*args: Any) -> int:
         attempts.append(1)
         if len(attempts) < 3:
             catalog.load_table("lake.t").append(rows(100 * len(attempts), 5))
         return whole(*args)
 
-    monkeypatch.setattr(iceberg_rewrite, "replace_files", interrupted)
+    monkeypatch.setattr(iceberg_rewrite, "replace_files", commit_interrupted)
     opened.rewrite(plan)
     assert len(attempts) == 3
     ids = table.refresh().scan().to_arrow().column("id").to_pylist()
@@ -342,12 +349,12 @@ def test_concurrent_deletes_and_overwrites_make_it_fail_and_lose_nothing(
         plan = opened.plan_rewrite(rewrite_all=True)
         done = []
 
-        def interrupted(*args: Any, change: Any = change, done: Any = done) -> int:
+        def commit_interrupted(*args: Any, change: Any = change, done: Any = done) -> int:
             if not done:
                 done.append(change())
             return whole(*args)
 
-        monkeypatch.setattr(iceberg_rewrite, "replace_files", interrupted)
+        monkeypatch.setattr(iceberg_rewrite, "replace_files", commit_interrupted)
         with pytest.raises(CommitConflict, match=why):
             opened.rewrite(plan)
         stands = by_duckdb(table)
@@ -357,7 +364,7 @@ def test_concurrent_deletes_and_overwrites_make_it_fail_and_lose_nothing(
             for snapshot in table.snapshots()
             for file in phalanx.iceberg.open(table, snapshot.snapshot_id).plan().files
         }
-        # What was written for nothing is gone again.
+        # The files that were not committed are removed.
         assert {file for file in files if "deletes" not in file.name} == listed
         # A plan that was made before is refused at once.
         with pytest.raises(CommitConflict, match=why):
@@ -374,7 +381,7 @@ def test_an_evolution_meanwhile_makes_it_fail(
     whole = iceberg_commit.replace_files
     done = []
 
-    def interrupted(*args: Any) -> int:
+    def commit_interrupted(*args: Any) -> int:
         if not done:
             other = catalog.load_table("lake.t")
             with other.update_spec() as change:
@@ -383,8 +390,8 @@ def test_an_evolution_meanwhile_makes_it_fail(
             done.append(1)
         return whole(*args)
 
-    monkeypatch.setattr(iceberg_rewrite, "replace_files", interrupted)
-    with pytest.raises(CommitConflict, match="partitioned in another way"):
+    monkeypatch.setattr(iceberg_rewrite, "replace_files", commit_interrupted)
+    with pytest.raises(CommitConflict, match="its partitioning changed meanwhile"):
         opened.rewrite(opened.plan_rewrite(rewrite_all=True))
     assert table.refresh().scan().count() == 12
 
@@ -421,7 +428,9 @@ def test_rows_that_pyiceberg_does_not_write_are_missed(
     table = make(catalog)
     table.append(rows(0, 10))
     opened = phalanx.iceberg.open(table)
-    monkeypatch.setattr(NewFiles, "_parts", lambda self, rows: iter([(None, rows.slice(1))]))
+    monkeypatch.setattr(
+        NewFiles, "_split_by_partition", lambda self, rows: iter([(None, rows.slice(1))])
+    )
     with pytest.raises(StorageFailure, match="wrote 9 rows of 10"):
         opened.rewrite(opened.plan_rewrite(rewrite_all=True))
     assert operations(table) == [Operation.APPEND]

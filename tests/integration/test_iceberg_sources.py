@@ -1,11 +1,11 @@
-"""Iceberg tables that an import cannot open: told on one line, without pyiceberg's own remarks."""
+"""Iceberg tables that cannot be imported raise a one-line error without pyiceberg's messages."""
 
 from pathlib import Path
 
 import pytest
 
 from phalanx.errors import PhalanxError
-from phalanx.table.imports.sources import opened_source
+from phalanx.table.imports.sources import open_source
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ def test_broken_metadata_name_the_file(tmp_path: Path, text: str, said: str) -> 
     with pytest.raises(
         PhalanxError, match=f"Cannot open the Iceberg table {place}: {said}"
     ) as told:
-        opened_source(str(place), "iceberg")
+        open_source(str(place), "iceberg")
     assert "\n" not in str(told.value)
     assert "pydantic" not in str(told.value)

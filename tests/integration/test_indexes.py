@@ -1,4 +1,4 @@
-"""Indexes of every partition: whatever else is done to a table, a search finds what is there."""
+"""Indexes of every partition: after any change of the table, a search finds its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 import phalanx
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-from phalanx.storage.lance.fault_points import Step, observed
+from phalanx.storage.lance.fault_points import FaultPoint, observe_fault_points
+from tables import both_modes
 
 SCHEMA = pa.schema(
     [
@@ -27,7 +28,6 @@ SCHEMA = pa.schema(
 )
 WORDS = ["lance", "spear", "shield", "march", "hold", "the"]
 QUERY = [0.3, -0.2, 0.9, 0.1]
-both_modes = pytest.mark.parametrize("mode", ["weak", "strong"])
 
 
 def rows(start: int, count: int, tenants: str = "ab") -> pa.Table:
@@ -43,7 +43,7 @@ def rows(start: int, count: int, tenants: str = "ab") -> pa.Table:
     )
 
 
-def made(root: str, store: Store, mode: str, count: int = 200) -> phalanx.Table:
+def create_table(root: str, store: Store, mode: str, count: int = 200) -> phalanx.Table:
     table = phalanx.create(
         root, SCHEMA, "tenant", transaction=mode, storage_options=store.storage_options
     )
@@ -52,7 +52,7 @@ def made(root: str, store: Store, mode: str, count: int = 200) -> phalanx.Table:
     return table
 
 
-def indexed(table: phalanx.Table) -> phalanx.Table:
+def create_indexes(table: phalanx.Table) -> phalanx.Table:
     table.create_index("v", "IVF_FLAT", min_rows=20, num_partitions=2)
     table.create_index("body", "INVERTED")
     table.create_index("id", "BTREE")
@@ -79,7 +79,9 @@ def ids(table: phalanx.Table) -> list[int]:
     return found
 
 
-def covered(table: phalanx.Table, store: Store, name: str = "v_idx") -> dict[str, tuple[int, int]]:
+def count_covered(
+    table: phalanx.Table, store: Store, name: str = "v_idx"
+) -> dict[str, tuple[int, int]]:
     """For each partition the rows that an index covers, and its parts, as stock clients see it."""
     found = {}
     for each in table.partitions().to_pylist():
@@ -92,20 +94,20 @@ def covered(table: phalanx.Table, store: Store, name: str = "v_idx") -> dict[str
 
 @both_modes
 def test_every_partition_that_is_large_enough(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     before = table.snapshots().num_rows
     done = table.create_index("v", "ivf_flat", min_rows=20, num_partitions=2, metric="cosine")
     assert (done.partitions, done.rows, done.dropped) == (2, 200, ())
     ((key, why),) = done.left_flat
-    assert (key.values, why) == (("c",), "3 rows, v_idx begins at 20")
+    assert (key.values, why) == (("c",), "3 rows, v_idx needs 20")
     assert "left 1 partition without" in str(done)
-    assert covered(table, store) == {"a": (100, 1), "b": (100, 1)}
+    assert count_covered(table, store) == {"a": (100, 1), "b": (100, 1)}
     assert table.snapshots().num_rows - before == (1 if mode == "strong" else 0)
     assert (
         table.create_index("v", "IVF_FLAT", min_rows=20, num_partitions=2, metric="cosine").rows
         == 0
     )
-    # Declared: later calls, and other processes, know it.
+    # The index is declared: later calls and other processes know it.
     again = phalanx.open(root, storage_options=store.storage_options)
     ((name, metric),) = [(each.name, each.metric) for each in again.indexes]
     assert (name, metric) == ("v_idx", "cosine")
@@ -114,15 +116,15 @@ def test_every_partition_that_is_large_enough(root: str, store: Store, mode: str
         abs=1e-6,
     )
     # Another metric is no reason to refuse: every vector is compared.
-    check(indexed(table))
+    check(create_indexes(table))
     assert table.drop_index("v_idx") == 2
-    assert covered(table, store) == {}
+    assert count_covered(table, store) == {}
     assert [each.name for each in table.indexes] == ["body_idx", "id_idx"]
 
 
 @both_modes
 def test_whatever_is_done_to_the_table(root: str, store: Store, mode: str) -> None:
-    table = indexed(made(root, store, mode))
+    table = create_indexes(create_table(root, store, mode))
     check(table)
     table.append(rows(300, 60, "abd"))
     check(table)
@@ -130,11 +132,11 @@ def test_whatever_is_done_to_the_table(root: str, store: Store, mode: str) -> No
     check(table)
     # What was added becomes parts of its own; new partitions are indexed too.
     assert table.optimize_indexes().partitions == 3
-    assert covered(table, store, "body_idx")["a"][1] == 2
+    assert count_covered(table, store, "body_idx")["a"][1] == 2
     check(table)
     done = table.rewrite(min_input_files=2)
     assert done.indexed.partitions
-    assert covered(table, store, "id_idx")["a"][1] == 1
+    assert count_covered(table, store, "id_idx")["a"][1] == 1
     assert list(table.health()) == []
     check(table)
     table.overwrite(rows(0, 30), "id < 40")
@@ -166,7 +168,7 @@ def test_whatever_is_done_to_the_table(root: str, store: Store, mode: str) -> No
 
 
 def test_time_travel_rollback_and_vacuum(root: str, store: Store) -> None:
-    table = indexed(made(root, store, "strong"))
+    table = create_indexes(create_table(root, store, "strong"))
     old = table.newest_snapshot
     assert old is not None
     found = table.search("body", "spear hold", 50, columns=["id"])
@@ -193,8 +195,8 @@ def test_time_travel_rollback_and_vacuum(root: str, store: Store) -> None:
 
 
 @both_modes
-def test_health_tells_rows_that_no_index_covers(root: str, store: Store, mode: str) -> None:
-    table = indexed(made(root, store, mode))
+def test_health_reports_rows_that_no_index_covers(root: str, store: Store, mode: str) -> None:
+    table = create_indexes(create_table(root, store, mode))
     assert list(table.health()) == []
     table.append(rows(900, 80))
     (finding,) = [each for each in table.health() if each.kind == "unindexed-rows"]
@@ -217,25 +219,25 @@ MEANWHILE: dict[str, Callable[[phalanx.Table], object]] = {
 def test_others_write_while_an_index_is_built(
     root: str, store: Store, mode: str, name: str
 ) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     table.append(rows(400, 60))
     other = phalanx.open(root, storage_options=store.storage_options)
     once = threading.Lock()
 
-    def meanwhile(step: Step) -> None:
-        if step is Step.FILES_WRITTEN and once.acquire(blocking=False):
+    def change_once_files_are_written(step: FaultPoint) -> None:
+        if step is FaultPoint.FILES_WRITTEN and once.acquire(blocking=False):
             MEANWHILE[name](other)
 
-    with observed(meanwhile):
+    with observe_fault_points(change_once_files_are_written):
         done = table.create_index("v", "IVF_FLAT", min_rows=20, num_partitions=2)
     assert done.dropped == ()
-    assert {"a", "b"} == set(covered(table, store))
+    assert {"a", "b"} == set(count_covered(table, store))
     found = table.search("v", QUERY, 1000, columns=["id"], nprobes=100)["id"].to_pylist()
     assert sorted(found) == sorted(ids(table))
 
 
 def test_an_index_does_not_stand_in_the_way_of_a_replacement(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
+    table = create_table(root, store, "strong")
     with table.transaction() as txn:
         txn.overwrite(rows(0, 40), "id < 40")
         table.create_index("id", "BTREE")
@@ -243,7 +245,7 @@ def test_an_index_does_not_stand_in_the_way_of_a_replacement(root: str, store: S
 
 
 def test_leaves_of_nothing_but_null(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
+    table = create_table(root, store, "strong")
     empty = rows(1000, 300, "z").set_column(3, "v", pa.nulls(300, SCHEMA.field("v").type))
     table.append(empty.cast(SCHEMA))
     done = table.create_index("v", "IVF_PQ", num_sub_vectors=2, min_rows=50)
@@ -262,7 +264,7 @@ def test_an_adopted_table_brings_its_index(root: str, store: Store) -> None:
     dataset.create_index("v", "IVF_FLAT", num_partitions=2)
     table.adopt(place)
     table.append(rows(500, 20, "b"))
-    assert covered(table, store) == {"a": (300, 1)}
+    assert count_covered(table, store) == {"a": (300, 1)}
     one = table.search("v", QUERY, 1000, columns=["id"], nprobes=100)
     assert sorted(one["id"].to_pylist()) == sorted(ids(table))
 
@@ -274,7 +276,7 @@ REFUSED = [
     (("v", "BTREE"), {}, "expected a column of single values"),
     (("v", "IVF_FLAT"), {"metric": "hamming"}, "metric 'hamming': expected 'l2' or 'cosine'"),
     (("v", "IVF_FLAT"), {"num_partition": 2}, "Did you mean 'num_partitions'"),
-    (("v", "IVF_FLAT"), {"num_partitions": 0}, "expected a whole number from 1 on"),
+    (("v", "IVF_FLAT"), {"num_partitions": 0}, "expected a positive integer"),
     (("id", "BTREE"), {"metric": "l2"}, "This kind has no options"),
     (("id", "BTREE"), {"min_rows": 0}, "min_rows=0"),
 ]
@@ -284,7 +286,7 @@ REFUSED = [
 def test_what_is_refused(
     root: str, store: Store, what: tuple[str, str], options: dict[str, Any], message: str
 ) -> None:
-    table = made(root, store, "weak", 10)
+    table = create_table(root, store, "weak", 10)
     with pytest.raises(PhalanxError, match=message):
         table.create_index(*what, **options)
     assert table.indexes == ()

@@ -1,4 +1,4 @@
-"""Joins of real tables, without Spark: what is planned, what is read, what comes out."""
+"""Joins of real tables without Spark: their plans, the leaves that they read, and their rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import phalanx
 from integration.shell import assert_fails, run, run_json
 from integration.stores import Store
 from phalanx.errors import SchemaMismatch
-from phalanx.planning.joins.kinds import HOWS
+from phalanx.planning.joins.kinds import JOIN_HOWS
 from phalanx.storage.leaf.reading import LeafScan
 from phalanx.table.joins.prepare import plan_join, prepare_join
 
@@ -23,7 +23,7 @@ CUSTOMERS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 @pytest.fixture
 def orders(store: Store) -> phalanx.Table:
-    """Orders 0 to 39 of customers 0 to 9, and one of nobody."""
+    """Orders 0 to 39 of customers 0 to 9, and one without a customer."""
     options = store.storage_options
     table = phalanx.create(
         store.fresh(), ORDERS, [phalanx.bucket("customer_id", 16)], storage_options=options
@@ -46,24 +46,24 @@ def customers(store: Store) -> phalanx.Table:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def opened_leaves(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which leaves are read."""
     found: list[str] = []
-    read = LeafScan.batches
+    read = LeafScan.read_batches
 
     def recording(scan: LeafScan) -> Iterator[pa.RecordBatch]:
         found.append(scan.location.uri)
         return read(scan)
 
-    monkeypatch.setattr(LeafScan, "batches", recording)
+    monkeypatch.setattr(LeafScan, "read_batches", recording)
     return found
 
 
-def joined(left: Any, right: Any, on: Any, how: Any, **options: Any) -> list[dict[str, Any]]:
+def join_rows(left: Any, right: Any, on: Any, how: Any, **options: Any) -> list[dict[str, Any]]:
     """The rows of a join whose versions all fit, run task by task."""
     plan, reader = prepare_join(left, right, on, how, **options)
     reader = pickle.loads(pickle.dumps(reader))
-    execution = pickle.loads(pickle.dumps(plan.execution(how)))
+    execution = pickle.loads(pickle.dumps(plan.plan_execution(how)))
     assert not execution.shuffles
     batches = [batch for task in execution.tasks for batch in reader.batches(task)]
     return pa.Table.from_batches(batches, reader.schema).to_pylist()
@@ -72,11 +72,13 @@ def joined(left: Any, right: Any, on: Any, how: Any, **options: Any) -> list[dic
 ON = [("customer_id", "id")]
 
 
-@pytest.mark.parametrize(("how", "count"), list(zip(HOWS, (20, 41, 31, 52, 20, 21), strict=True)))
+@pytest.mark.parametrize(
+    ("how", "count"), list(zip(JOIN_HOWS, (20, 41, 31, 52, 20, 21), strict=True))
+)
 def test_every_kind_of_join(
     orders: phalanx.Table, customers: phalanx.Table, how: str, count: int
 ) -> None:
-    rows = joined(orders, customers, ON, how)
+    rows = join_rows(orders, customers, ON, how)
     assert len(rows) == count
     for row in rows:
         if row.get("name") is not None and row["order_id"] is not None:
@@ -87,26 +89,26 @@ def test_every_kind_of_join(
 
 
 def test_only_leaves_that_are_needed_are_read(
-    orders: phalanx.Table, customers: phalanx.Table, opened: list[str]
+    orders: phalanx.Table, customers: phalanx.Table, opened_leaves: list[str]
 ) -> None:
     plan = plan_join(orders, customers, ON)
-    assert opened == []
-    joined(orders, customers, ON, "inner")
+    assert opened_leaves == []
+    join_rows(orders, customers, ON, "inner")
     met = {leaf.location for group in plan.groups for leaf in (*group.left, *group.right)}
-    assert set(opened) == met
-    assert len(opened) == len(met)
+    assert set(opened_leaves) == met
+    assert len(opened_leaves) == len(met)
     assert len(met) < orders.partitions().num_rows + customers.partitions().num_rows
-    opened.clear()
-    joined(orders, customers, ON, "left")
-    assert set(opened) == met | {leaf.location for leaf in plan.left_only}
+    opened_leaves.clear()
+    join_rows(orders, customers, ON, "left")
+    assert set(opened_leaves) == met | {leaf.location for leaf in plan.left_only}
 
 
 def test_predicates_prune_before_the_join(
-    orders: phalanx.Table, customers: phalanx.Table, opened: list[str]
+    orders: phalanx.Table, customers: phalanx.Table, opened_leaves: list[str]
 ) -> None:
-    rows = joined(orders, customers, ON, "inner", left_where="customer_id = 3 AND order_id > 20")
+    rows = join_rows(orders, customers, ON, "inner", left_where="customer_id = 3 AND order_id > 20")
     assert sorted(row["order_id"] for row in rows) == [23, 33]
-    assert len(opened) == 2
+    assert len(opened_leaves) == 2
 
 
 def test_a_leaf_without_rows_is_in_no_plan(orders: phalanx.Table, customers: phalanx.Table) -> None:
@@ -116,7 +118,7 @@ def test_a_leaf_without_rows_is_in_no_plan(orders: phalanx.Table, customers: pha
     after = plan_join(orders, customers, ON)
     assert len(after.right.leaves) < len(before.right.leaves)
     assert all(leaf.rows for leaf in after.right.leaves)
-    assert sorted(row["name"] for row in joined(orders, customers, ON, "right"))[:1] == ["c0"]
+    assert sorted(row["name"] for row in join_rows(orders, customers, ON, "right"))[:1] == ["c0"]
 
 
 def test_a_key_of_both_tables_stands_once_and_first(store: Store) -> None:
@@ -132,13 +134,13 @@ def test_a_key_of_both_tables_stands_once_and_first(store: Store) -> None:
     )
     left.append(pa.table([[1, 2], [1, 2]], schema=schemas[0]))
     right.append(pa.table([[20, 30], [2, 3]], schema=schemas[1]))
-    rows = joined(left, right, "id", "full")
+    rows = join_rows(left, right, "id", "full")
     assert sorted(rows, key=lambda row: row["id"]) == [
         {"id": 1, "a": 1, "b": None},
         {"id": 2, "a": 2, "b": 20},
         {"id": 3, "a": None, "b": 30},
     ]
-    assert joined(left, right, "id", "right", right_columns=["id"], left_columns=["a"]) == [
+    assert join_rows(left, right, "id", "right", right_columns=["id"], left_columns=["a"]) == [
         {"id": 2, "a": 2},
         {"id": 3, "a": None},
     ]
@@ -149,13 +151,13 @@ def test_a_key_of_both_tables_stands_once_and_first(store: Store) -> None:
 
 
 def test_a_name_that_both_tables_have_is_refused_before_anything_runs(
-    orders: phalanx.Table, opened: list[str]
+    orders: phalanx.Table, opened_leaves: list[str]
 ) -> None:
     with pytest.raises(SchemaMismatch, match="Both tables have a column 'order_id'"):
         prepare_join(orders, orders, "customer_id", "inner")
-    rows = joined(orders, orders, "customer_id", "inner", right_columns=["customer_id"])
+    rows = join_rows(orders, orders, "customer_id", "inner", right_columns=["customer_id"])
     assert len(rows) == 160
-    assert len(joined(orders, orders, "customer_id", "semi")) == 40
+    assert len(join_rows(orders, orders, "customer_id", "semi")) == 40
 
 
 def test_a_plan_holds_the_versions_that_it_has_seen(store: Store) -> None:
@@ -166,11 +168,11 @@ def test_a_plan_holds_the_versions_that_it_has_seen(store: Store) -> None:
     table.append(pa.table([[1, 2]], schema=schema))
     plan, reader = prepare_join(table, table, "id", "inner")
     table.delete("id = 1")
-    tasks = plan.execution("inner").tasks
+    tasks = plan.plan_execution("inner").tasks
     rows = [row for task in tasks for batch in reader.batches(task) for row in batch.to_pylist()]
     assert sorted(row["id"] for row in rows) == [1, 2]
-    assert joined(table, table, "id", "inner") == [{"id": 2}]
-    assert len(joined(table.at(2), table, "id", "anti")) == 1
+    assert join_rows(table, table, "id", "inner") == [{"id": 2}]
+    assert len(join_rows(table.at(2), table, "id", "anti")) == 1
 
 
 def test_columns_follow_the_schema_as_it_is_now(
@@ -179,7 +181,7 @@ def test_columns_follow_the_schema_as_it_is_now(
     customers.rename_column("name", "called")
     customers.add_column(pa.field("vip", pa.bool_()))
     orders.drop_column("tag")
-    rows = joined(orders, customers, ON, "inner")
+    rows = join_rows(orders, customers, ON, "inner")
     assert set(rows[0]) == {"order_id", "customer_id", "id", "called", "vip"}
     assert rows[0]["called"] == f"c{rows[0]['id']}"
 

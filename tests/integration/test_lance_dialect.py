@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.predicate import TRUE
-from phalanx.model.predicates.rendering import for_lance, to_datafusion, to_lance
+from phalanx.model.predicates.rendering import split_for_lance, to_datafusion, to_lance
 from phalanx.model.schema.schema import Schema
 from phalanx.model.sql import engine
 from phalanx.planning.pruning.prune import prune
@@ -24,7 +24,7 @@ from properties.strategies import ONE_ZERO_KINDS, predicates, rows, specs
 
 def lance_rows(table: pa.Table, where: str, schema: Schema) -> list[int]:
     """The numbers of the rows that Lance and then DataFusion let through."""
-    inner, rest = for_lance(bind(where, schema))
+    inner, rest = split_for_lance(bind_predicate(where, schema))
     numbered = table.append_column("row number", pa.array(range(len(table)), pa.int64()))
     with TemporaryDirectory() as folder:
         dataset = lance.write_dataset(numbered, str(Path(folder) / "rows.lance"))
@@ -51,8 +51,8 @@ def test_lance_takes_every_manifest_filter(data: st.DataObject) -> None:
     given_rows = data.draw(rows(ONE_ZERO_KINDS))
     spec = data.draw(specs(given_rows))
     where = data.draw(predicates(given_rows))
-    pruning = prune(bind(where, given_rows.schema), {1: spec}, given_rows.schema)
-    values = spec.partition_values(given_rows.table, given_rows.schema)
+    pruning = prune(bind_predicate(where, given_rows.schema), {1: spec}, given_rows.schema)
+    values = spec.compute_partition_values(given_rows.table, given_rows.schema)
     assume(len(values))
     manifest = values.rename_columns([field.column for field in spec.fields])
     for name, value in (("object_id", "v1$k$dataset"), ("object_type", "table")):

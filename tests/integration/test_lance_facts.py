@@ -34,6 +34,7 @@ from lance_namespace.errors import UnsupportedOperationError
 from moto.server import ThreadedMotoServer
 
 from phalanx.model.schema.schema import Schema
+from phalanx.storage.lance.versions import set_manifest_version
 
 PRIMARY_KEY = {b"lance-schema:unenforced-primary-key:position": b"0"}
 WRITER_FLAGS = {"lance.namespace.manifest.writer_feature_flags": str(1 << 62)}
@@ -81,7 +82,7 @@ def merge(manifest: LanceDataset, rows: pa.Table, delete: bool = False) -> dict[
 
 
 def outcomes(*attempts: Callable[[], object]) -> list[str]:
-    """What each attempt ended with, all of them started at once."""
+    """Start all attempts at once, and return the result of each."""
     start = threading.Barrier(len(attempts))
     results: list[str] = []
 
@@ -199,7 +200,7 @@ def root(tmp_path: Path) -> str:
 
 
 class TestStockClients:
-    """What the directory namespace of Lance makes of a root of Phalanx."""
+    """Lance's directory namespace lists and reads the root of a Phalanx table."""
 
     def test_a_stock_manifest_has_five_columns_and_a_primary_key(self, tmp_path: Path) -> None:
         stock = lance_namespace.connect("dir", {"root": str(tmp_path)})
@@ -336,7 +337,7 @@ class TestCreation:
 
 
 class TestManifestCommits:
-    """Two handles on one version: what becomes of the second commit."""
+    """Two handles on one version: the result of the second commit."""
 
     def update(self, manifest: LanceDataset, name: str, offset: int | None = None) -> None:
         """One row more by hand, and one less."""
@@ -351,7 +352,7 @@ class TestManifestCommits:
     def test_an_update_by_hand_is_refused_after_one_of_the_same_fragment(
         self, manifest: LanceDataset, same: bool
     ) -> None:
-        """Whichever rows: so all commits that replace the head row exclude each other."""
+        """Lance compares fragments, not rows: two commits that replace the head row conflict."""
         late = lance.dataset(manifest.uri)
         self.update(manifest, "one", 0)
         with pytest.raises(CommitConflictError, match="preempted"):
@@ -369,7 +370,7 @@ class TestManifestCommits:
     def test_a_commit_by_hand_wins_against_a_merge_of_the_same_key(
         self, manifest: LanceDataset
     ) -> None:
-        """So no commit by hand may come where merges do: only in strong mode, after the head."""
+        """A manual commit must not meet a merge: it is used only in strong mode, after the head."""
         late = lance.dataset(manifest.uri)
         merge(manifest, row("one"))
         self.update(late, "one", 0)
@@ -520,7 +521,7 @@ def leaf(path: str) -> LanceDataset:
     """Two fragments of four rows, of which one row is deleted."""
     dataset = lance.write_dataset(nested_rows(range(8)), path, max_rows_per_file=4)
     dataset.delete("i = 1")
-    # The handle that wrote a dictionary keeps its values, which no schema built anew has.
+    # The handle that wrote a dictionary keeps its values. A newly built schema does not have them.
     return lance.dataset(path)
 
 
@@ -571,7 +572,7 @@ class TestFieldIds:
         with pytest.raises(OSError, match=r"changes field id .* dictionary"):
             LanceDataset.commit(leaf, operation, read_version=leaf.version)
 
-    def test_a_dropped_id_given_to_nobody_stays_unread(self, leaf: LanceDataset) -> None:
+    def test_a_dropped_id_that_is_not_reused_stays_unread(self, leaf: LanceDataset) -> None:
         dropped = redefine(leaf, pa.schema([NESTED.field("i")]), [0])
         again = redefine(dropped, pa.schema([NESTED.field("i"), NESTED.field("f")]), [0, 60])
         assert again.to_table().column("f").null_count == 7
@@ -724,6 +725,42 @@ class TestDetachedVersions:
         LanceDataset.commit(path, LanceOperation.Restore(ours.version))
         assert lance.dataset(path).count_rows() == 8
 
+    def test_a_manifest_under_the_next_number_is_the_next_version(
+        self, leaf: LanceDataset, path: str
+    ) -> None:
+        """`restore_as_next` puts it there, and everything else goes on as after a `Restore`."""
+        leaf.create_scalar_index("i", "BTREE")
+        main = lance.dataset(path)
+        ours = append(main, nested_rows([8]), detached=True)
+        restored = LanceDataset.commit(
+            main,
+            LanceOperation.Restore(ours.version),
+            read_version=main.version,
+            detached=True,
+            commit_message="a message",
+        )
+        folder, number = Path(path, "_versions"), main.version + 1
+        manifest = set_manifest_version(
+            (folder / f"d{restored.version}.manifest").read_bytes(), number
+        )
+        (folder / f"{(1 << 64) - 1 - number:020}.manifest").write_bytes(manifest)
+        found = lance.dataset(path)
+        assert (found.version, found.to_table()) == (number, ours.to_table())
+
+        def segments(dataset: LanceDataset) -> list[tuple[str, set[int]]]:
+            indexes = dataset.describe_indices()
+            return [(one.uuid, set(one.fragment_ids)) for each in indexes for one in each.segments]
+
+        assert segments(found) == segments(ours) != []
+        transaction = found.read_transaction(number)
+        assert transaction.operation.version == ours.version
+        assert "a message" in transaction.transaction_properties.values()
+        # A writer that has not seen it must look again, and one that has continues.
+        with pytest.raises((CommitConflictError, OSError), match="Restore"):
+            append(main, nested_rows([9]))
+        append(found, nested_rows([9]))
+        assert lance.dataset(path).count_rows() == found.count_rows() + 1
+
     def test_they_need_retries(self, leaf: LanceDataset) -> None:
         with pytest.raises(CommitConflictError, match="after 0 retries"):
             project(leaf, leaf.lance_schema, detached=True, max_retries=0)
@@ -836,7 +873,7 @@ class TestObjectStore:
 def test_the_transaction_of_a_compaction_of_indexed_rows_lacks_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where this fails, the defaults that `storage.lance.location` gives the class can go."""
+    """Where this fails, the defaults that `storage.location` gives the class can go."""
     place = str(tmp_path / "t")
     for number in range(2):
         lance.write_dataset(pa.table({"i": [number]}), place, mode="append")
@@ -852,7 +889,7 @@ def test_the_transaction_of_a_compaction_of_indexed_rows_lacks_arguments(
 
 
 def test_the_message_of_a_commit_stays_with_it(tmp_path: Path) -> None:
-    """Also where Lance puts the commit on top of another: marks of commits depend on it."""
+    """Lance keeps the message when it rebases a commit onto another: marks depend on it."""
     path = str(tmp_path / "leaf")
     base = lance.write_dataset(pa.table({"n": [1]}), path)
     files = [write_fragments(pa.table({"n": [n]}), base) for n in (2, 3)]
@@ -871,7 +908,7 @@ def test_the_message_of_a_commit_stays_with_it(tmp_path: Path) -> None:
 
 
 def test_damage_that_aborts_the_process(tmp_path: Path) -> None:
-    """A flipped bit in the footer of a deletion file is taken for a length; nobody can catch it.
+    """A flipped bit in the footer of a deletion file changes a length; no handler can catch it.
 
     Found by flipping bits of every kind of file: deletion files abort by the lengths of their Arrow
     footer (18 of 2,500 flips of a small one), while data files and versions raised or panicked

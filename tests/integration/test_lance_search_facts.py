@@ -1,4 +1,4 @@
-"""What Phalanx builds on in Lance's search and indexes: a new pylance is tried here first."""
+"""What Phalanx relies on in Lance's search and indexes: try a new pylance here first."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from lance import LanceDataset, LanceOperation
 from lance.dataset import serialize_row_addrs
 
-from phalanx.model.search.bm25 import Documents, frequencies
-from phalanx.model.search.vectors import distances, metrics_of, vectors_in
-from phalanx.storage.leaf_indexes import indexes_of
-from phalanx.storage.search.tokenizer import lengths_in
+from phalanx.model.search.bm25 import CorpusStats, recover_term_counts
+from phalanx.model.search.vectors import compute_distances, metrics_of, to_vectors
+from phalanx.storage.leaf.indexes import list_indexes
+from phalanx.storage.search.tokenizer import read_document_lengths
 
 SIZE = 4
 QUERY = [0.5, -1.0, 2.0, 0.25]
@@ -33,13 +33,13 @@ def vectors(kind: pa.DataType, rows: int = 40) -> pa.Array:
     return pa.array(found, pa.list_(kind, SIZE))
 
 
-def committed(
+def commit(
     dataset: lance.LanceDataset, operation: Any, detached: bool = True
 ) -> lance.LanceDataset:
     return LanceDataset.commit(dataset, operation, read_version=dataset.version, detached=detached)
 
 
-def indexed(
+def build_index(
     dataset: lance.LanceDataset, column: str, kind: str, fragments: list[int], **options: Any
 ) -> lance.LanceDataset:
     """A detached version with one more part of an index."""
@@ -48,7 +48,7 @@ def indexed(
     )
     if kind == "INVERTED":
         part = dataset.merge_existing_index_segments([part])
-    return committed(dataset, LanceOperation.CreateIndex([part], []))
+    return commit(dataset, LanceOperation.CreateIndex([part], []))
 
 
 @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64(), pa.uint8()], ids=str)
@@ -62,10 +62,10 @@ def test_distances_are_those_that_we_compute(kind: pa.DataType, tmp_path: Path) 
             nearest={"column": "v", "q": query, "k": 100, "metric": metric},
             with_row_id=True,
         ).to_table()
-        known, present = vectors_in(rows)
+        known, present = to_vectors(rows)
         assert present is not None
         ours = np.full(len(rows), np.nan, np.float32)
-        ours[present] = distances(known, query.astype(known.dtype), metric)
+        ours[present] = compute_distances(known, query.astype(known.dtype), metric)
         # NULL vectors and distances that are not defined are left out by Lance.
         assert set(found["_rowid"].to_pylist()) == set(np.flatnonzero(~np.isnan(ours)).tolist())
         theirs = found["_distance"].to_numpy()
@@ -79,7 +79,7 @@ def test_other_metrics_are_refused(kind: pa.DataType, metric: str, tmp_path: Pat
         dataset.to_table(nearest={"column": "v", "q": [1, 2, 3, 4], "k": 1, "metric": metric})
 
 
-def test_parts_of_an_index_and_rows_beside_it(tmp_path: Path) -> None:
+def test_parts_of_an_index_and_rows_outside_it(tmp_path: Path) -> None:
     def table(start: int, rows: int = 300) -> pa.Table:
         random = np.random.default_rng(start)
         values = random.normal(size=(rows, SIZE)).astype(np.float32).tolist()
@@ -90,31 +90,31 @@ def test_parts_of_an_index_and_rows_beside_it(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     lance.write_dataset(table(0), uri)
     dataset = lance.write_dataset(table(1000), uri, mode="append")
-    both = indexed(dataset, "v", "IVF_FLAT", [0], metric="cosine", num_partitions=2)
-    both = indexed(both, "v", "IVF_FLAT", [1], metric="cosine", num_partitions=2)
+    both = build_index(dataset, "v", "IVF_FLAT", [0], metric="cosine", num_partitions=2)
+    both = build_index(both, "v", "IVF_FLAT", [1], metric="cosine", num_partitions=2)
     new = lance.fragment.write_fragments(table(2000, 50), both)
-    grown = committed(both, LanceOperation.Append(new))
-    (index,) = indexes_of(grown)
+    grown = commit(both, LanceOperation.Append(new))
+    (index,) = list_indexes(grown)
     assert (index.kind, index.metric, index.covered) == ("IVF_FLAT", "cosine", {0, 1})
     assert [each.fragments for each in index.segments] == [{0}, {1}]
 
-    def found(version: lance.LanceDataset, **how: Any) -> list[int]:
+    def search_ids(version: lance.LanceDataset, **how: Any) -> list[int]:
         nearest = {"column": "v", "q": QUERY, "k": 10_000, "metric": "cosine", "nprobes": 100}
         rows = version.scanner(columns=["id"], nearest=nearest, prefilter=True, **how).to_table()
         return sorted(rows["id"].to_pylist())
 
     everything = sorted([*range(300), *range(1000, 1300), *range(2000, 2050)])
-    assert found(grown) == everything
-    # Rows by their ids, in the index and beside it; with a filter both must hold.
+    assert search_ids(grown) == everything
+    # Rows are found by their ids, in the index and outside it; with a filter both must hold.
     allowed = serialize_row_addrs([1, 5, (1 << 32) + 3, (2 << 32) + 1])
-    assert found(grown, row_addr_allowlist=allowed) == [1, 5, 1003, 2001]
-    assert found(grown, row_addr_allowlist=allowed, filter="id > 4") == [5, 1003, 2001]
+    assert search_ids(grown, row_addr_allowlist=allowed) == [1, 5, 1003, 2001]
+    assert search_ids(grown, row_addr_allowlist=allowed, filter="id > 4") == [5, 1003, 2001]
     shrunk = grown.get_fragments()[0].delete("id < 100")
     assert shrunk is not None
-    deleted = committed(grown, LanceOperation.Delete([shrunk], [], "x"))
-    assert found(deleted) == [each for each in everything if each >= 100]
-    gone = committed(deleted, LanceOperation.Delete([], [1], "x"))
-    assert found(gone) == [each for each in everything if 100 <= each < 1000 or each >= 2000]
+    deleted = commit(grown, LanceOperation.Delete([shrunk], [], "x"))
+    assert search_ids(deleted) == [each for each in everything if each >= 100]
+    gone = commit(deleted, LanceOperation.Delete([], [1], "x"))
+    assert search_ids(gone) == [each for each in everything if 100 <= each < 1000 or each >= 2000]
 
 
 def test_words_by_an_index_of_several_parts(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_words_by_an_index_of_several_parts(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     lance.write_dataset(pa.table({"t": texts}), uri)
     dataset = lance.write_dataset(pa.table({"t": ["one fox", "two"]}), uri, mode="append")
-    both = indexed(indexed(dataset, "t", "INVERTED", [0]), "t", "INVERTED", [1])
-    (index,) = indexes_of(both)
+    both = build_index(build_index(dataset, "t", "INVERTED", [0]), "t", "INVERTED", [1])
+    (index,) = list_indexes(both)
     lengths = pa.concat_tables(
-        lengths_in(f"{uri}/_indices/{part.uuid}", None) for part in index.segments
+        read_document_lengths(f"{uri}/_indices/{part.uuid}", None) for part in index.segments
     ).sort_by("_rowid")
     # Texts without a word are no documents.
     assert lengths["_rowid"].to_pylist() == [0, 1, 4, 5, 1 << 32, (1 << 32) + 1]
@@ -138,10 +138,10 @@ def test_words_by_an_index_of_several_parts(tmp_path: Path) -> None:
         fast_search=True,
     ).to_table()
     known = dict(zip(*(column.to_pylist() for column in lengths.columns), strict=True))
-    often = frequencies(
+    often = recover_term_counts(
         found["_score"].to_numpy(),
         np.array([known[number] for number in found["_rowid"].to_pylist()]),
-        Documents(len(counted), sum(counted)),
+        CorpusStats(len(counted), sum(counted)),
     )
     assert often is not None
     assert dict(zip(found["_rowid"].to_pylist(), often.tolist(), strict=True)) == {
@@ -152,7 +152,7 @@ def test_words_by_an_index_of_several_parts(tmp_path: Path) -> None:
     }
 
 
-def test_every_kind_is_built_beside_the_main_branch(tmp_path: Path) -> None:
+def test_every_kind_is_built_outside_the_main_branch(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = pa.table(
         {
@@ -163,7 +163,7 @@ def test_every_kind_is_built_beside_the_main_branch(tmp_path: Path) -> None:
         }
     )
     dataset = lance.write_dataset(rows, str(tmp_path / "t"))
-    detached = committed(dataset, LanceOperation.Append([]))
+    detached = commit(dataset, LanceOperation.Append([]))
     kinds = {
         "v": ["IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_SQ"],
         "n": ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"],
@@ -173,6 +173,6 @@ def test_every_kind_is_built_beside_the_main_branch(tmp_path: Path) -> None:
     for column, names in kinds.items():
         for kind in names:
             options = {"num_sub_vectors": 2} if "PQ" in kind else {}
-            made = indexed(detached, column, kind, [0], **options)
-            (index,) = indexes_of(made)
+            made = build_index(detached, column, kind, [0], **options)
+            (index,) = list_indexes(made)
             assert (index.kind, index.covered) == (kind, {0})

@@ -1,4 +1,4 @@
-"""Rows of older specs taken to their partitions under the newest, in one transaction."""
+"""Rows of older specs are moved to their partitions under the newest one in one transaction."""
 
 from __future__ import annotations
 
@@ -16,17 +16,9 @@ import phalanx
 from integration.stores import Store
 from phalanx.errors import CommitConflict, InvalidSpec, PhalanxError
 from phalanx.table.maintenance.move import Move
+from tables import SCHEMA, contents, rows_of_key
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 NEWEST = 2
-
-
-def rows(k: str | None, *numbers: int) -> pa.Table:
-    return pa.table([[k] * len(numbers), list(numbers)], schema=SCHEMA)
-
-
-def held(table: phalanx.Table) -> Counter[tuple[str | None, int]]:
-    return Counter((row["k"], row["n"]) for row in table.scan().to_arrow().to_pylist())
 
 
 def by_spec(table: phalanx.Table) -> dict[int, int]:
@@ -45,16 +37,16 @@ def table(root: str, store: Store) -> phalanx.Table:
     made = phalanx.create(root, SCHEMA, ["k"], transaction="strong", storage_options=options)
     for first in range(0, 40, 10):
         numbers = range(first, first + 10)
-        made.append(pa.concat_tables([rows(k, *numbers) for k in ("a", "b", None)]))
+        made.append(pa.concat_tables([rows_of_key(k, numbers) for k in ("a", "b", None)]))
     made.delete("n % 10 = 3")
     made.evolve(["k", phalanx.bucket("n", 4)])
-    made.append(rows("a", 100, 101))
+    made.append(rows_of_key("a", [100, 101]))
     return made
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
-    """Have something happen once, when rows are written and not yet committed."""
-    before, left = Move._ran, [action]
+def run_before_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Run a step once, after rows are written and before they are committed."""
+    before, left = Move._run_groups, [action]
 
     def ran(*arguments: Any) -> Any:
         done = before(*arguments)
@@ -62,11 +54,11 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> 
             left.pop()()
         return done
 
-    monkeypatch.setattr(Move, "_ran", ran)
+    monkeypatch.setattr(Move, "_run_groups", ran)
 
 
 def test_rows_are_where_the_newest_spec_wants_them(table: phalanx.Table, store: Store) -> None:
-    before, old = held(table), table.newest_snapshot
+    before, old = contents(table), table.newest_snapshot
     assert old is not None
     plan = table.plan_rewrite(target_spec=NEWEST)
     assert {group.key.spec_id for group in plan.groups} == {1}
@@ -75,9 +67,9 @@ def test_rows_are_where_the_newest_spec_wants_them(table: phalanx.Table, store: 
     done = table.rewrite(target_spec=NEWEST)
     assert (done.groups, done.files_before, done.rows, done.dropped) == (3, 12, 108, ())
     assert done.snapshots == (old + 1,)
-    assert held(table) == before
+    assert contents(table) == before
     assert by_spec(table) == {NEWEST: 110}
-    assert held(table.at(old)) == before
+    assert contents(table.at(old)) == before
     last = table.snapshots().to_pylist()[-1]
     assert (last["operation"], last["rows_added"], last["rows_removed"]) == ("rewrite", 108, 108)
     planned = table.plan("k = 'a' AND n = 17").partitions
@@ -99,20 +91,20 @@ def test_a_spec_without_data_can_be_retired(table: phalanx.Table) -> None:
 
 
 def test_only_partitions_that_the_filter_keeps(table: phalanx.Table) -> None:
-    before = held(table)
+    before = contents(table)
     done = table.rewrite("k = 'a'", target_spec=NEWEST)
     assert [group.key.values for group in done.plan.groups] == [("a",)]
-    assert held(table) == before
+    assert contents(table) == before
     assert by_spec(table) == {1: 72, NEWEST: 38}
     assert table.plan_rewrite("k = 'a'", target_spec=NEWEST).retirable == ()
 
 
 def test_large_leaves_are_moved_by_several_tasks(table: phalanx.Table) -> None:
-    before = held(table)
+    before = contents(table)
     size = table.files()["bytes"][0].as_py()
     done = table.rewrite(target_spec=NEWEST, max_file_group_size_bytes=2 * size + 1)
     assert done.groups == 6
-    assert held(table) == before
+    assert contents(table) == before
     assert by_spec(table) == {NEWEST: 110}
 
 
@@ -130,11 +122,14 @@ def test_rows_that_come_meanwhile_disturb_nothing(
     table: phalanx.Table, root: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = phalanx.open(root, storage_options=store.storage_options)
-    before = held(table)
-    # Also into a partition that both make.
-    meanwhile(monkeypatch, lambda: other.append(pa.concat_tables([rows("b", 500), rows("c", 1)])))
+    before = contents(table)
+    # Also into a partition that both create.
+    run_before_commit(
+        monkeypatch,
+        lambda: other.append(pa.concat_tables([rows_of_key("b", [500]), rows_of_key("c", [1])])),
+    )
     table.rewrite(target_spec=NEWEST)
-    assert held(table) == before + Counter([("b", 500), ("c", 1)])
+    assert contents(table) == before + Counter([("b", 500), ("c", 1)])
     assert by_spec(table) == {NEWEST: 112}
 
 
@@ -142,12 +137,12 @@ def test_what_is_removed_meanwhile_stays_removed(
     table: phalanx.Table, root: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = phalanx.open(root, storage_options=store.storage_options)
-    before = held(table)
-    meanwhile(monkeypatch, lambda: other.delete("k = 'a' AND n = 7"))
+    before = contents(table)
+    run_before_commit(monkeypatch, lambda: other.delete("k = 'a' AND n = 7"))
     done = table.rewrite(target_spec=NEWEST)
     assert (done.groups, done.dropped) == (3, ())
     assert len(done.snapshots) == 2, "what was disturbed is moved by a second one"
-    assert held(table) == before - Counter([("a", 7)])
+    assert contents(table) == before - Counter([("a", 7)])
     assert by_spec(table) == {NEWEST: 109}
 
 
@@ -160,25 +155,25 @@ def test_files_that_others_rewrite_meanwhile(
     how: str,
 ) -> None:
     other = phalanx.open(root, storage_options=store.storage_options)
-    before = held(table)
+    before = contents(table)
     target = NEWEST if how == "moved" else None
-    meanwhile(monkeypatch, lambda: other.rewrite(target_spec=target, min_input_files=2))
+    run_before_commit(monkeypatch, lambda: other.rewrite(target_spec=target, min_input_files=2))
     table.rewrite(target_spec=NEWEST)
-    assert held(table) == before
+    assert contents(table) == before
     assert by_spec(table) == {NEWEST: 110}
 
 
 def test_vacuum_keeps_what_was_moved(table: phalanx.Table, store: Store) -> None:
-    before = held(table)
+    before = contents(table)
     table.rewrite(target_spec=NEWEST)
     time.sleep(0.02 if store.storage_options is None else 1.01)
     table.vacuum(timedelta(0))
-    assert held(table) == before
+    assert contents(table) == before
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [(1, "under the newest, which is 2. Evolve"), (7, "there is none. Expected one of 1, 2")],
+    [(1, "under the newest spec, 2. Evolve"), (7, "there is none. Expected one of 1, 2")],
 )
 def test_other_targets_are_refused(table: phalanx.Table, target: int, message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
@@ -187,23 +182,23 @@ def test_other_targets_are_refused(table: phalanx.Table, target: int, message: s
 
 def test_a_table_in_weak_mode_returns_to_it(table: phalanx.Table) -> None:
     table.set_mode("weak")
-    before = held(table)
+    before = contents(table)
     done = table.rewrite(target_spec=NEWEST)
     assert (done.snapshots, done.rows, done.dropped) == ((), 108, ())
     assert (table.mode, table.snapshots().num_rows) == ("weak", 0)
     assert by_spec(table) == {NEWEST: 110}
-    assert held(table) == before
+    assert contents(table) == before
     assert table.rewrite(target_spec=NEWEST).groups == 0
-    table.append(rows("a", 200))
-    assert held(table) == before + Counter([("a", 200)])
+    table.append(rows_of_key("a", [200]))
+    assert contents(table) == before + Counter([("a", 200)])
 
 
-def test_who_asks_for_strong_mode_meanwhile_keeps_it(
+def test_a_concurrent_change_to_strong_mode_is_kept(
     table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.set_mode("weak")
     other = phalanx.open(table.uri, storage_options=store.storage_options)
-    meanwhile(monkeypatch, lambda: other.set_mode("strong"))
+    run_before_commit(monkeypatch, lambda: other.set_mode("strong"))
     with pytest.raises(CommitConflict, match="changed its schema, its specs or its mode"):
         table.rewrite(target_spec=NEWEST)
     assert table.mode == "strong"
@@ -218,8 +213,8 @@ def test_a_move_that_fails_leaves_weak_mode_as_it_was(
         raise PhalanxError("the disk is full")
 
     table.set_mode("weak")
-    before, places = held(table), by_spec(table)
-    meanwhile(monkeypatch, fail)
+    before, places = contents(table), by_spec(table)
+    run_before_commit(monkeypatch, fail)
     with pytest.raises(PhalanxError, match="the disk is full"):
         table.rewrite(target_spec=NEWEST)
-    assert (table.mode, held(table), by_spec(table)) == ("weak", before, places)
+    assert (table.mode, contents(table), by_spec(table)) == ("weak", before, places)

@@ -96,10 +96,10 @@ def test_each_level_has_its_own_value_and_null_has_none(namespace: catalog.Lance
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
 def test_pages_together_are_the_whole(namespace: catalog.LanceNamespace, limit: int) -> None:
     whole = namespaces(namespace, "v1")
-    assert _paged(lambda token: namespace.list_namespaces(_namespaces(limit, token))) == whole
+    assert _list_pages(lambda token: namespace.list_namespaces(_namespaces(limit, token))) == whole
     tables = namespace.list_all_tables(ListTablesRequest()).tables
     assert len(tables) == 5
-    assert _paged(lambda token: namespace.list_all_tables(_tables(limit, token))) == tables
+    assert _list_pages(lambda token: namespace.list_all_tables(_tables(limit, token))) == tables
 
 
 def _namespaces(limit: int, token: str | None) -> ListNamespacesRequest:
@@ -110,7 +110,7 @@ def _tables(limit: int, token: str | None) -> ListTablesRequest:
     return ListTablesRequest(limit=limit, page_token=token)
 
 
-def _paged(page: Callable[[str | None], Any]) -> list[str]:
+def _list_pages(page: Callable[[str | None], Any]) -> list[str]:
     found: list[str] = []
     token = None
     while True:
@@ -238,7 +238,7 @@ MISSING = ["v1", "nope"]
         ("list_tables", ListTablesRequest(id=["v1"], limit=0), catalog.InvalidInputError),
     ],
 )
-def test_what_is_missing_is_told(
+def test_what_is_missing_is_reported(
     namespace: catalog.LanceNamespace, method: str, request_: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -287,7 +287,7 @@ def test_it_can_be_pickled(namespace: catalog.LanceNamespace) -> None:
     assert namespaces(again, "v1") == namespaces(namespace, "v1")
 
 
-def test_a_wrong_root_or_property_is_told(tmp_path: Path, root: str) -> None:
+def test_a_wrong_root_or_property_is_reported(tmp_path: Path, root: str) -> None:
     with pytest.raises(ValueError, match="no partitioned namespace"):
         catalog.connect("phalanx.PartitionedNamespace", {"root": str(tmp_path / "nothing")})
     with pytest.raises(ValueError, match="no property 'manifest_enabled'"):

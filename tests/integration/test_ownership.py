@@ -1,4 +1,4 @@
-"""Deletion and writes stay inside of the table, whatever its manifest and its folder say."""
+"""Deletion and writes stay inside the table, whatever its manifest and its folder contain."""
 
 from __future__ import annotations
 
@@ -16,21 +16,17 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from phalanx.model.locations import placed
+from phalanx.model.locations import resolve_location
 from phalanx.storage.cleanup import table_folders
 from phalanx.storage.lance.location import Location
 from phalanx.storage.state.naming import leaf_directory
 from phalanx.table.maintenance import vacuum as vacuuming
+from tables import SCHEMA, rows
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 NOTHING = timedelta(0)
 
 
-def rows(*values: tuple[str, int]) -> pa.Table:
-    return pa.table([[k for k, _ in values], [n for _, n in values]], schema=SCHEMA)
-
-
-def held(table: phalanx.Table) -> list[tuple[str, int]]:
+def read_rows(table: phalanx.Table) -> list[tuple[str, int]]:
     found = table.scan().to_arrow()
     return sorted(zip(found["k"].to_pylist(), found["n"].to_pylist(), strict=True))
 
@@ -57,7 +53,7 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> phalanx.Table:
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Iterator[Path]:
+def outside_leaf(tmp_path: Path) -> Iterator[Path]:
     """A Lance table with an old version, which a vacuum would shrink."""
     where = tmp_path / "victim" / "leaf"
     lance.write_dataset(rows(("c", 7)), where)
@@ -79,14 +75,14 @@ def relocate(table: phalanx.Table, location: str | None) -> phalanx.Table:
 
 
 def old_versions(table: phalanx.Table) -> phalanx.Table:
-    """Something for a vacuum to remove."""
+    """Leave files for a vacuum to remove."""
     table.append(rows(("b", 3)))
     table.delete("k = 'b' AND n = 3")
     return table
 
 
-def refused_or_left_alone(table: phalanx.Table, why: str) -> None:
-    """A vacuum says why it does not touch a leaf, in one way or the other."""
+def check_untouched(table: phalanx.Table, why: str) -> None:
+    """Check that a vacuum does not touch a leaf, and says why in a result or an error."""
     try:
         said = str(table.vacuum(NOTHING).left_alone)
     except phalanx.UntrustedLocation as error:
@@ -124,7 +120,7 @@ def refused_or_left_alone(table: phalanx.Table, why: str) -> None:
 def test_places_that_no_leaf_can_have(table: phalanx.Table, location: str | None) -> None:
     before = contents(Path(table.uri))
     with pytest.raises(phalanx.PhalanxError, match="lists a partition at"):
-        placed(table.uri, location)
+        resolve_location(table.uri, location)
     crafted = relocate(table, location)
     steps: list[Callable[[], object]] = [
         lambda: crafted.scan().to_arrow(),
@@ -140,25 +136,25 @@ def test_places_that_no_leaf_can_have(table: phalanx.Table, location: str | None
 
 
 @pytest.mark.parametrize("how", ["up", "absolute", "uri", "linked", "linked inside", "linked deep"])
-def test_a_leaf_outside_is_not_touched(table: phalanx.Table, victim: Path, how: str) -> None:
+def test_a_leaf_outside_is_not_touched(table: phalanx.Table, outside_leaf: Path, how: str) -> None:
     root = Path(table.uri)
     location = {
         "up": "../victim/leaf",
-        "absolute": str(victim),
-        "uri": f"file://{victim}",
+        "absolute": str(outside_leaf),
+        "uri": f"file://{outside_leaf}",
         "linked": "leaf",
         "linked inside": "folder/leaf",
         "linked deep": "shell",
     }[how]
     if how == "linked":
-        (root / "leaf").symlink_to(victim)
+        (root / "leaf").symlink_to(outside_leaf)
     if how == "linked inside":
-        (root / "folder").symlink_to(victim.parent)
+        (root / "folder").symlink_to(outside_leaf.parent)
     if how == "linked deep":
         (root / "shell").mkdir()
-        for name in os.listdir(victim):
-            (root / "shell" / name).symlink_to(victim / name)
-    version = lance.dataset(str(victim)).version
+        for name in os.listdir(outside_leaf):
+            (root / "shell" / name).symlink_to(outside_leaf / name)
+    version = lance.dataset(str(outside_leaf)).version
     if table.mode == "strong":
         _pin(table, version)
     crafted = old_versions(relocate(table, location))
@@ -166,13 +162,13 @@ def test_a_leaf_outside_is_not_touched(table: phalanx.Table, victim: Path, how: 
         with pytest.raises(phalanx.UntrustedLocation, match=r"outside.*adopt\(.*trust_locations"):
             crafted.scan("k = 'a'").to_arrow()
     trusting = phalanx.open(table.uri, trust_locations=True)
-    assert sorted(n for _, n in held(trusting)) == [2, 8]
+    assert sorted(n for _, n in read_rows(trusting)) == [2, 8]
     for write in (lambda: trusting.append(rows(("a", 9))), lambda: trusting.delete("k = 'a'")):
         with pytest.raises(phalanx.PhalanxError, match=r"Cannot write to .*outside|not written"):
             write()
     for each in (crafted, trusting):
-        refused_or_left_alone(each, "outside")
-    assert sorted(n for _, n in held(trusting)) == [2, 8]
+        check_untouched(each, "outside")
+    assert sorted(n for _, n in read_rows(trusting)) == [2, 8]
 
 
 def _pin(table: phalanx.Table, version: int) -> None:
@@ -197,10 +193,10 @@ def test_another_tables_leaf_with_a_copied_id(table: phalanx.Table, tmp_path: Pa
     lance.dataset(f"{table.uri}/__manifest").update_metadata({"phalanx.salt": salt})
     before = contents(Path(victim.uri))
     crafted = phalanx.open(table.uri, trust_locations=True)
-    assert sorted(n for _, n in held(crafted)) == [2, 5, 6]
+    assert sorted(n for _, n in read_rows(crafted)) == [2, 5, 6]
     with pytest.raises(phalanx.PhalanxError, match="belongs to the table at"):
         crafted.append(rows(("a", 9)))
-    refused_or_left_alone(crafted, "belongs to the table at")
+    check_untouched(crafted, "belongs to the table at")
     with pytest.raises(phalanx.UntrustedLocation):
         phalanx.open(table.uri).scan().to_arrow()
     assert contents(Path(victim.uri)) == before
@@ -225,26 +221,26 @@ def test_a_table_inside_of_another_is_not_touched(table: phalanx.Table) -> None:
     crafted = relocate(table, f"inner/{leaf.name}")
     with pytest.raises(phalanx.PhalanxError, match="belongs to the table at"):
         crafted.append(rows(("a", 9)))
-    refused_or_left_alone(crafted, "belongs to the table at")
+    check_untouched(crafted, "belongs to the table at")
     assert contents(Path(inner.uri)) == before
     table_folders.remove_table(Location.of(table.uri))
     assert contents(Path(inner.uri)) == before
-    assert held(phalanx.open(inner.uri)) == [("a", 5), ("a", 6)]
+    assert read_rows(phalanx.open(inner.uri)) == [("a", 5), ("a", 6)]
 
 
 # ── symbolic links ───────────────────────────────────────────────────────────────────────────
 
 
-def test_vacuum_follows_no_link(table: phalanx.Table, victim: Path) -> None:
+def test_vacuum_follows_no_link(table: phalanx.Table, outside_leaf: Path) -> None:
     root = Path(table.uri)
     leaf = Path(table.plan().partitions[0].location)
     orphan = leaf_directory("v1$0123456789abcdef$dataset")
-    (root / orphan).symlink_to(victim)
-    (root / "_phalanx_updates").symlink_to(victim / "data")
-    (leaf / "_indices").symlink_to(victim)
+    (root / orphan).symlink_to(outside_leaf)
+    (root / "_phalanx_updates").symlink_to(outside_leaf / "data")
+    (leaf / "_indices").symlink_to(outside_leaf)
     half = root / leaf_directory("v1$fedcba9876543210$dataset")
     (half / "data").mkdir(parents=True)
-    (half / "_versions").symlink_to(victim / "_versions")
+    (half / "_versions").symlink_to(outside_leaf / "_versions")
     old_versions(table)
     table.vacuum(NOTHING)
     assert (half / "_versions").is_symlink()
@@ -274,25 +270,25 @@ def test_a_link_to_a_table_is_the_table(table: phalanx.Table, tmp_path: Path) ->
     opened = old_versions(phalanx.open(linked))
     opened.append(rows(("c", 3)))
     assert opened.vacuum(NOTHING).files.num_rows
-    assert held(opened) == held(phalanx.open(table.uri)) == [("a", 1), ("b", 2), ("c", 3)]
+    assert read_rows(opened) == read_rows(phalanx.open(table.uri)) == [("a", 1), ("b", 2), ("c", 3)]
     table_folders.remove_table(Location.of(linked))
     assert not linked.exists()
-    assert held(phalanx.open(table.uri)) == [("a", 1), ("b", 2), ("c", 3)]
+    assert read_rows(phalanx.open(table.uri)) == [("a", 1), ("b", 2), ("c", 3)]
 
 
 def test_dropping_a_table_follows_no_link(
-    table: phalanx.Table, victim: Path, tmp_path: Path
+    table: phalanx.Table, outside_leaf: Path, tmp_path: Path
 ) -> None:
     root = Path(table.uri)
-    (root / "file").symlink_to(next((victim / "data").iterdir()))
-    (root / "folder").symlink_to(victim)
+    (root / "file").symlink_to(next((outside_leaf / "data").iterdir()))
+    (root / "folder").symlink_to(outside_leaf)
     (root / "deep").mkdir()
-    (root / "deep" / "folder").symlink_to(victim)
+    (root / "deep" / "folder").symlink_to(outside_leaf)
     table_folders.remove_table(Location.of(table.uri))
     assert not root.exists()
     left = tmp_path / ".phalanx-staged-1"
-    left.symlink_to(victim)
-    table_folders.remove_left(Location.of(tmp_path), (".phalanx-staged-",), timedelta(days=-1))
+    left.symlink_to(outside_leaf)
+    table_folders.remove_abandoned(Location.of(tmp_path), (".phalanx-staged-",), timedelta(days=-1))
 
 
 # ── tables that move ─────────────────────────────────────────────────────────────────────────
@@ -311,13 +307,13 @@ def test_a_table_that_moves_as_a_whole(table: phalanx.Table, tmp_path: Path, how
     opened.append(rows(("a", 3), ("z", 4)))
     opened.delete("n = 2")
     assert opened.vacuum(NOTHING).left_alone == {}
-    assert held(opened) == [("a", 1), ("a", 3), ("z", 4)]
+    assert read_rows(opened) == [("a", 1), ("a", 3), ("z", 4)]
     if how == "copied":
         assert contents(Path(table.uri)) == before
 
 
 def test_an_adopted_leaf_after_a_move(table: phalanx.Table, tmp_path: Path) -> None:
-    """It stays with the old place until it is adopted again."""
+    """The leaf belongs to the table's old place until the moved table adopts it."""
     mode, leaf = table.mode, tmp_path / "adopted"
     lance.write_dataset(rows(("x", 7)), leaf)
     table.set_mode("weak")
@@ -332,11 +328,11 @@ def test_an_adopted_leaf_after_a_move(table: phalanx.Table, tmp_path: Path) -> N
     opened = phalanx.open(moved)
     with pytest.raises(phalanx.UntrustedLocation, match="belongs to the table at"):
         opened.scan().to_arrow()
-    assert [n for _, n in held(phalanx.open(moved, trust_locations=True))] == [1, 2, 8]
+    assert [n for _, n in read_rows(phalanx.open(moved, trust_locations=True))] == [1, 2, 8]
     assert contents(leaf) == before
     opened.adopt(leaf)
     opened.append(rows(("x", 9)))
-    assert [n for _, n in held(phalanx.open(moved))] == [1, 2, 8, 9]
+    assert [n for _, n in read_rows(phalanx.open(moved))] == [1, 2, 8, 9]
     assert opened.vacuum(NOTHING).left_alone == {}
     with pytest.raises(phalanx.PhalanxError):
         phalanx.open(table.uri).scan().to_arrow()
@@ -352,7 +348,7 @@ def test_leaves_without_a_record_are_the_tables(table: phalanx.Table) -> None:
         table.keep_foreign_writes()
     old_versions(table)
     assert table.vacuum(NOTHING).left_alone == {}
-    assert held(table) == [("a", 1), ("b", 2)]
+    assert read_rows(table) == [("a", 1), ("b", 2)]
 
 
 def test_new_leaves_have_a_record(table: phalanx.Table) -> None:
@@ -364,7 +360,7 @@ def test_new_leaves_have_a_record(table: phalanx.Table) -> None:
 
 @pytest.mark.parametrize("place", ["s3://other/leaf", "abfss://leaf@evil.example/a", "gs://b/leaf"])
 def test_another_store_is_not_asked(table: phalanx.Table, place: str) -> None:
-    """Whoever runs it would learn the credentials that the table is opened with."""
+    """The owner of that server would learn the credentials that open the table."""
     asked: list[object] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 

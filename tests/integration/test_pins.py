@@ -1,4 +1,4 @@
-"""What rows of tables of the published text say is read: a version, a branch, a tag, or nothing."""
+"""Rows of tables of the published text that pin a version, a branch, a tag, or nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 from lance_namespace import CountTableRowsRequest, DescribeTableRequest
 
 import phalanx
-from foreign_namespaces import ForeignManifest, read_by_the_format, rows
+from foreign_namespaces import ForeignManifest, read_by_the_format
 from phalanx.errors import InvalidManifest, PhalanxError
+from tables import rows
 
 PINS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "version": ({"read_version": 1}, [1]),
@@ -56,7 +57,7 @@ def of_a(table: phalanx.Table) -> list[int]:
     return sorted(table.scan("k = 'a'").to_arrow()["n"].to_pylist())
 
 
-def seen(table: phalanx.Table) -> list[Any]:
+def read_rows(table: phalanx.Table) -> list[Any]:
     found = table.scan(columns=["k", "n"]).to_arrow()
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=str)
 
@@ -66,7 +67,7 @@ def test_every_reader_honours_them(tmp_path: Path, name: str) -> None:
     pins, wanted = PINS[name]
     table = build(tmp_path / "ns", pins)
     assert table.mode == "weak"
-    assert seen(table) == read_by_the_format(table.uri)
+    assert read_rows(table) == read_by_the_format(table.uri)
     assert of_a(table) == wanted
     assert table.scan().count_rows() == len(wanted) + 1
     assert sorted(table.partition(k="a").to_table()["n"].to_pylist()) == wanted
@@ -109,7 +110,9 @@ def test_weak_writes_under_them_are_refused(pinned: tuple[phalanx.Table, list[in
     ]
     before = _versions(table)
     for change in changes:
-        with pytest.raises(PhalanxError, match=r"'v1\$ka\$dataset' says which.*set_mode\('strong'"):
+        with pytest.raises(
+            PhalanxError, match=r"'v1\$ka\$dataset' pins the version.*set_mode\('strong'"
+        ):
             change()
     assert _versions(table) == before
     assert of_a(table) == wanted
@@ -124,10 +127,10 @@ def test_strong_mode_takes_them_over(pinned: tuple[phalanx.Table, list[int]]) ->
     table, wanted = pinned
     table.set_mode("strong")
     assert of_a(table) == of_a(phalanx.open(table.uri)) == wanted
-    assert seen(table) == read_by_the_format(table.uri)
+    assert read_rows(table) == read_by_the_format(table.uri)
     table.append(rows(("a", 100), ("new", 1)))
     assert of_a(phalanx.open(table.uri)) == [*wanted, 100]
-    assert seen(table) == read_by_the_format(table.uri)
+    assert read_rows(table) == read_by_the_format(table.uri)
     with table.transaction() as transaction:
         transaction.delete("n = 1")
         transaction.append(rows(("a", 101)))
@@ -135,12 +138,12 @@ def test_strong_mode_takes_them_over(pinned: tuple[phalanx.Table, list[int]]) ->
     table.add_column(pa.field("more", pa.int8()))
     table.create_index("n", "BTREE")
     assert of_a(table) == [*(n for n in wanted if n != 1), 100, 101]
-    assert seen(table) == read_by_the_format(table.uri)
+    assert read_rows(table) == read_by_the_format(table.uri)
     kinds = lance.dataset(f"{table.uri}/__manifest").to_table()["object_type"].to_pylist()
     assert {"namespace", "table", "table_version", "phalanx"} == set(kinds)
     table.vacuum(timedelta(0))
     assert of_a(phalanx.open(table.uri)) == [*(n for n in wanted if n != 1), 100, 101]
-    assert seen(table) == read_by_the_format(table.uri)
+    assert read_rows(table) == read_by_the_format(table.uri)
 
 
 def test_vacuum_keeps_what_they_read(pinned: tuple[phalanx.Table, list[int]]) -> None:
@@ -169,7 +172,7 @@ def test_out_of_strong_mode_they_are_over(tmp_path: Path, name: str) -> None:
     assert of_a(table) == [*wanted, 9]
     table.append(rows(("a", 10)))
     assert of_a(table) == [*wanted, 9, 10]
-    assert seen(table) == read_by_the_format(table.uri)
+    assert read_rows(table) == read_by_the_format(table.uri)
     table.set_mode("strong")
     assert of_a(table) == [*wanted, 9, 10]
 
@@ -186,7 +189,7 @@ def test_what_strong_mode_left_behind_means_nothing(tmp_path: Path) -> None:
     assert (table.mode, of_a(table)) == ("weak", [1, 2])
     table.append(rows(("a", 3)))
     assert of_a(table) == [1, 2, 3]
-    assert seen(table) == read_by_the_format(table.uri)
+    assert read_rows(table) == read_by_the_format(table.uri)
 
 
 def test_a_pin_in_a_weak_table_of_phalanx_counts(tmp_path: Path) -> None:
@@ -198,21 +201,21 @@ def test_a_pin_in_a_weak_table_of_phalanx_counts(tmp_path: Path) -> None:
     version = lance.dataset(location).version - 1
     manifest.update({"read_version": str(version)}, where="object_type = 'table'")
     assert of_a(table) == of_a(phalanx.open(table.uri)) == [1]
-    with pytest.raises(PhalanxError, match="says which version is read"):
+    with pytest.raises(PhalanxError, match="pins the version that is read"):
         table.append(rows(("a", 3)))
     table.set_mode("strong")
     table.append(rows(("a", 3)))
     assert of_a(table) == [1, 3]
 
 
-def test_a_pin_that_comes_under_a_weak_write_is_told(
+def test_a_pin_that_comes_under_a_weak_write_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = phalanx.create(tmp_path / "t", rows().schema, ["k"], transaction="weak")
     table.append(rows(("a", 1)))
     from phalanx.storage.commit import writing
 
-    committed = writing.commit_leaves
+    committed = writing.apply_to_leaves
 
     def pin_then_commit(*arguments: Any) -> int:
         lance.dataset(f"{table.uri}/__manifest").update(
@@ -220,8 +223,8 @@ def test_a_pin_that_comes_under_a_weak_write_is_told(
         )
         return committed(*arguments)
 
-    monkeypatch.setattr(writing, "commit_leaves", pin_then_commit)
-    with pytest.raises(phalanx.PartialWrite, match="says which version is read"):
+    monkeypatch.setattr(writing, "apply_to_leaves", pin_then_commit)
+    with pytest.raises(phalanx.PartialWrite, match="pinned the version to read"):
         table.append(rows(("a", 2)))
 
 
@@ -231,13 +234,13 @@ def test_a_pin_that_comes_under_a_weak_write_is_told(
         ({"read_version": 1, "read_tag": "release"}, "read_version = 1, read_tag = 'release'"),
         ({"read_branch": "work"}, "read_branch = 'work': expected"),
         ({"read_tag": "none"}, "the tag 'none'"),
-        ({"read_version": 99}, "not there in version 99"),
+        ({"read_version": 99}, "missing in version 99"),
     ],
 )
-def test_what_they_cannot_say_is_told(tmp_path: Path, pins: dict[str, Any], why: str) -> None:
+def test_what_they_cannot_say_is_reported(tmp_path: Path, pins: dict[str, Any], why: str) -> None:
     table = build(tmp_path / "ns", pins)
     with pytest.raises(PhalanxError, match=why):
-        seen(table)
+        read_rows(table)
     if "read_version" not in pins or "read_tag" in pins:
         with pytest.raises(InvalidManifest, match=why):
             table.partitions()
@@ -262,4 +265,4 @@ def test_a_version_that_others_name_in_strong_mode_counts(tmp_path: Path) -> Non
     assert of_a(table.at(table.newest_snapshot or 0)) == [1, 50]
     table.append(rows(("a", 60)))
     assert of_a(table) == [1, 50, 60]
-    assert seen(table) == read_by_the_format(table.uri)
+    assert read_rows(table) == read_by_the_format(table.uri)

@@ -16,22 +16,16 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import phalanx
-from integration.spawning import append_and_count, changed, numbers
+from integration.spawning import append_and_count, list_changes, numbers
 from integration.stores import Store
 from phalanx.errors import PhalanxError
-
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
-
-
-def rows(*pairs: tuple[str, int]) -> pa.Table:
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
+from tables import SCHEMA, rows
 
 
-def again(value: Any) -> Any:
+def pickle_and_load(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
@@ -49,7 +43,7 @@ def table(root: str, store: Store) -> phalanx.Table:
 
 
 def test_a_table_follows_what_is_stored(table: phalanx.Table) -> None:
-    other = again(table)
+    other = pickle_and_load(table)
     assert (other.uri, other.mode, other.schema) == (table.uri, "strong", table.schema)
     other.append(rows(("c", 4)))
     assert numbers(table.scan()) == numbers(other.scan()) == [1, 3, 4]
@@ -59,7 +53,11 @@ def test_a_table_in_the_past_stays_there(table: phalanx.Table) -> None:
     past = table.at(2)
     by_time = table.at(table.snapshots()["time"][1])
     table.append(rows(("c", 4)))
-    for view in (again(past), again(again(past)), again(by_time)):
+    for view in (
+        pickle_and_load(past),
+        pickle_and_load(pickle_and_load(past)),
+        pickle_and_load(by_time),
+    ):
         assert numbers(view.scan()) == [1, 2, 3]
         with pytest.raises(PhalanxError, match="read-only"):
             view.append(rows(("c", 5)))
@@ -70,16 +68,16 @@ def test_scans_changes_and_plans(table: phalanx.Table) -> None:
     plan = table.plan("k = 'a'")
     rewrite = table.plan_rewrite()
     table.append(rows(("a", 9)))
-    assert numbers(again(scan)) == [3]
-    assert again(changes).to_arrow().to_pylist() == changes.to_arrow().to_pylist()
-    assert again(plan) == plan
-    assert again(plan).to_dict()["partitions"] == plan.to_dict()["partitions"]
-    assert again(rewrite).to_dict() == rewrite.to_dict()
+    assert numbers(pickle_and_load(scan)) == [3]
+    assert pickle_and_load(changes).to_arrow().to_pylist() == changes.to_arrow().to_pylist()
+    assert pickle_and_load(plan) == plan
+    assert pickle_and_load(plan).to_dict()["partitions"] == plan.to_dict()["partitions"]
+    assert pickle_and_load(rewrite).to_dict() == rewrite.to_dict()
     with table.transaction() as txn:
         txn.append(rows(("a", 10)))
-        assert numbers(again(txn.scan())) == [1, 3, 9, 10]
+        assert numbers(pickle_and_load(txn.scan())) == [1, 3, 9, 10]
         with pytest.raises(PhalanxError, match="Cannot pickle a transaction"):
-            again(txn)
+            pickle_and_load(txn)
 
 
 def test_other_layouts(root: str, store: Store) -> None:
@@ -92,11 +90,11 @@ def test_other_layouts(root: str, store: Store) -> None:
             storage_options=store.storage_options,
         )
         made.append(rows(("a", 1)))
-        assert again(made).layout == layout
-        assert numbers(again(made).scan()) == [1]
+        assert pickle_and_load(made).layout == layout
+        assert numbers(pickle_and_load(made).scan()) == [1]
 
 
-def test_what_a_vacuum_removed_is_told(table: phalanx.Table) -> None:
+def test_what_a_vacuum_removed_is_reported(table: phalanx.Table) -> None:
     stored = pickle.dumps(table.at(1))
     for _ in range(3):
         table.append(rows(("a", 1)))
@@ -112,7 +110,7 @@ def test_in_spawned_processes(table: phalanx.Table) -> None:
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         found = list(pool.map(append_and_count, [table, table], [10, 11]))
         past = pool.submit(numbers, table.at(2).scan()).result()
-        told = pool.submit(changed, table.changes(1, 3)).result()
+        told = pool.submit(list_changes, table.changes(1, 3)).result()
     assert max(found) == 2
     assert past == [1, 2, 3]
     assert told == ["insert", "insert", "insert", "delete"]
@@ -135,8 +133,8 @@ def test_by_asyncio(table: phalanx.Table) -> None:
 # ── forked ───────────────────────────────────────────────────────────────────────────────────
 
 
-def forked(work: Callable[[], object]) -> str:
-    """What a forked child says; one that hangs is killed by its alarm."""
+def run_forked(work: Callable[[], object]) -> str:
+    """Return the output of a forked child; an alarm kills one that hangs."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         # Lance and Python warn of every fork.
@@ -174,7 +172,7 @@ def forked(work: Callable[[], object]) -> str:
     ],
 )
 def test_a_fork_after_lance_was_used(table: phalanx.Table, use: Callable[[Any], object]) -> None:
-    said = forked(lambda: use(table))
+    said = run_forked(lambda: use(table))
     assert said.startswith("PhalanxError Cannot use Phalanx in the process")
     assert "spawn or forkserver" in said
 
@@ -191,7 +189,7 @@ def test_objects_of_before_a_fork(table: phalanx.Table) -> None:
             lambda: txn.append(rows(("a", 9))),
             txn.scan,
         ):
-            assert forked(use).startswith("PhalanxError Cannot use Phalanx in the process")
+            assert run_forked(use).startswith("PhalanxError Cannot use Phalanx in the process")
 
 
 def test_a_fork_before_lance_is_used(tmp_path: Any) -> None:
@@ -200,9 +198,9 @@ def test_a_fork_before_lance_is_used(tmp_path: Any) -> None:
         import os, warnings, pyarrow as pa, phalanx
         warnings.simplefilter("ignore")
         from phalanx.model.schema.schema import Schema
-        from phalanx.model.predicates.binding import bind
+        from phalanx.model.predicates.binding import bind_predicate
         schema = pa.schema([("n", pa.int64())])
-        bind("n % 2 = 1", Schema.of(schema))
+        bind_predicate("n % 2 = 1", Schema.of(schema))
         for number in range(2):
             child = os.fork()
             if not child:

@@ -1,4 +1,4 @@
-"""Changes of the schema, the specs and the indexes by two writers: none of them is lost."""
+"""Two writers change the schema, the specs and the indexes: no change is lost."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def test_what_another_writer_changes_meanwhile_stays(
     waiting = [OTHERS[other]]
 
     def with_another(step: Callable[..., Any]) -> Callable[..., Any]:
-        """The step, after which somebody else changes the table; it goes on with the newest."""
+        """Run the step, then let another writer change the table, which goes on with the newest."""
 
         def run(manifest: Any, *how: Any) -> Any:
             step(manifest, *how)
             while waiting:
                 waiting.pop()(theirs)
-            return step(manifest.latest(), *how) if mode == "strong" else step(manifest, *how)
+            return step(manifest.load_latest(), *how) if mode == "strong" else step(manifest, *how)
 
         return run
 
-    for name in ("_numbered", "_prepared"):
+    for name in ("_number_leaves", "_change_columns"):
         monkeypatch.setattr(changes, name, with_another(getattr(changes, name)))
     with suppress(CommitConflict):
         CHANGES[change](table)

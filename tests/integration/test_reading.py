@@ -1,4 +1,4 @@
-"""What a scan opens, what it leaves to Lance, and what a plan tells of it."""
+"""Which files a scan opens, which filters it gives to Lance, and what a plan shows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_lance_filters_and_projects(table: phalanx.Table, monkeypatch: pytest.Mo
     assert "`p`" not in options["filter"]
 
 
-def test_a_plan_tells_what_it_reads_and_why(table: phalanx.Table) -> None:
+def test_a_plan_shows_what_it_reads_and_why(table: phalanx.Table) -> None:
     table.evolve("bucket(4, id)")
     plan = table.plan("p = 'a' AND id > 3")
     shown = str(plan)
@@ -97,7 +97,7 @@ def test_five_levels(tmp_path: Path) -> None:
     assert made.scan().count_rows() == 80
     keys = [tuple(row.values())[:6] for row in made.partitions().to_pylist()]
     assert len(keys) == len(set(keys))
-    assert made.plan("day = '2022-01-09' AND id = 1 AND name IS NULL").planned == 1
+    assert made.plan("day = '2022-01-09' AND id = 1 AND name IS NULL").scanned_partitions == 1
     assert made.scan("day = '2022-01-09' AND id = 1 AND name IS NULL").count_rows() == 2
     made.evolve([levels[0], "name"])
     made.append(data)
@@ -116,7 +116,7 @@ def test_any_text_is_a_partition_value(value: str, tmp_path: Path) -> None:
         made.append(pa.Table.from_pylist(rows, SCHEMA))
     quoted = value.replace("'", "''")
     assert made.scan(f"p = '{quoted}'").to_arrow()["p"].to_pylist() == [value, value]
-    assert made.plan(f"p = '{quoted}'").planned == 1
+    assert made.plan(f"p = '{quoted}'").scanned_partitions == 1
     assert made.scan("p IS NULL").to_arrow()["id"].to_pylist() == [2, 2]
     assert made.partition(p=value).count_rows() == 2
     assert made.partitions().num_rows == 2

@@ -1,4 +1,4 @@
-"""Names of columns that pass from one field to another: leaves follow by the fields' ids."""
+"""Column names that pass from one field to another: leaves follow the field ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from lance import LanceDataset
 import phalanx
 from integration.stores import Store
 from phalanx.model.schema.schema import Schema
-from phalanx.storage.lance.schema import ids_of
+from phalanx.storage.lance.schema import field_ids_of
+from phalanx.table.handle import handle_of
+from tables import sorted_rows
 
 INNER = pa.struct([("i", pa.int32()), ("j", pa.int32())])
 SCHEMA = pa.schema(
@@ -81,31 +83,27 @@ ALL_NEW = _steps(
 )
 
 
-def rows(table: phalanx.Table) -> list[dict[str, Any]]:
-    return sorted(table.scan().to_arrow().to_pylist(), key=str)
-
-
 def leaf(table: phalanx.Table) -> lance.LanceDataset:
     """The newest version of the only leaf's main branch."""
     [location] = table.partitions()["location"].to_pylist()
-    return lance.dataset(location, storage_options=table._manifest.root.storage_options)
+    return lance.dataset(location, storage_options=handle_of(table).root.storage_options)
 
 
 def check_main(table: phalanx.Table, wanted: list[dict[str, Any]]) -> None:
     """The leaf has the namespace's fields and these rows, for Phalanx and for stock clients."""
-    assert rows(table) == wanted
+    assert sorted_rows(table) == wanted
     main = leaf(table)
-    assert ids_of(main) == Schema.of(table.schema).ids
+    assert field_ids_of(main) == Schema.of(table.schema).ids
     assert sorted(main.to_table().to_pylist(), key=str) == wanted
 
 
-def like(row: dict[str, Any], table: phalanx.Table) -> pa.Table:
+def rows_like(row: dict[str, Any], table: phalanx.Table) -> pa.Table:
     return pa.Table.from_pylist(
-        [row], phalanx.open(table.uri, storage_options=table._manifest.root.storage_options).schema
+        [row], phalanx.open(table.uri, storage_options=handle_of(table).root.storage_options).schema
     )
 
 
-def created(root: str, store: Store, mode: str) -> phalanx.Table:
+def create_table(root: str, store: Store, mode: str) -> phalanx.Table:
     options = store.storage_options
     table = phalanx.create(root, SCHEMA, ["p"], transaction=mode, storage_options=options)
     for row in ROWS:
@@ -115,14 +113,14 @@ def created(root: str, store: Store, mode: str) -> phalanx.Table:
 
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_rollback(root: str, store: Store, name: str) -> None:
-    table = created(root, store, "strong")
+    table = create_table(root, store, "strong")
     CHANGES[name](table)
-    wanted = rows(table)
+    wanted = sorted_rows(table)
     table.delete("true")
     table.rollback(3)
     check_main(table, wanted)
     assert table.diff(3, table.snapshots()["id"].to_pylist()[-1])["rows_added"].to_pylist() == [0]
-    table.append(like(wanted[0], table))
+    table.append(rows_like(wanted[0], table))
     check_main(table, sorted([*wanted, wanted[0]], key=str))
 
 
@@ -136,27 +134,29 @@ def test_rollback_to_rows_without_a_column(root: str, store: Store) -> None:
     check_main(table, [{"x": None}, {"x": None}])
 
 
-def lagging(root: str, store: Store, name: str) -> tuple[phalanx.Table, list[dict[str, Any]]]:
-    """A weak table whose leaf someone has put back to before the change; the rows it has."""
-    table = created(root, store, "weak")
+def create_lagging_table(
+    root: str, store: Store, name: str
+) -> tuple[phalanx.Table, list[dict[str, Any]]]:
+    """A weak table whose leaf was restored to a version before the change, and its rows."""
+    table = create_table(root, store, "weak")
     version = leaf(table).version
     CHANGES[name](table)
-    wanted = rows(table)
+    wanted = sorted_rows(table)
     old = leaf(table).checkout_version(version)
     old.restore()
-    assert rows(table) == wanted
+    assert sorted_rows(table) == wanted
     return table, wanted
 
 
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_a_leaf_that_lags_behind(root: str, store: Store, name: str) -> None:
-    table, wanted = lagging(root, store, name)
-    table.append(like(wanted[0], table))
+    table, wanted = create_lagging_table(root, store, name)
+    table.append(rows_like(wanted[0], table))
     check_main(table, sorted([*wanted, wanted[0]], key=str))
 
 
 def deaths(monkeypatch: pytest.MonkeyPatch, write: Callable[[], Any]) -> Iterator[int]:
-    """Every number of commits after which the write dies, until it does not."""
+    """Yield every number of commits after which the write dies, until it succeeds."""
     commit = LanceDataset.commit
     for allowed in range(10):
         left = allowed
@@ -182,14 +182,14 @@ def deaths(monkeypatch: pytest.MonkeyPatch, write: Callable[[], Any]) -> Iterato
 def test_a_death_between_the_commits(
     root: str, store: Store, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, wanted = lagging(root, store, name)
-    more = like(wanted[0], table)
+    table, wanted = create_lagging_table(root, store, name)
+    more = rows_like(wanted[0], table)
     start = leaf(table).version
     between = []
     for _ in deaths(monkeypatch, lambda: table.append(more)):
         # The commits of an earlier attempt stand: the next attempt goes on from them.
-        assert rows(table) == wanted
-        assert rows(phalanx.open(root, storage_options=store.storage_options)) == wanted
+        assert sorted_rows(table) == wanted
+        assert sorted_rows(phalanx.open(root, storage_options=store.storage_options)) == wanted
         assert table.scan("p = 'k'").count_rows() == len(wanted)
         between.append(leaf(table).version - start)
     assert 1 in between
@@ -197,11 +197,11 @@ def test_a_death_between_the_commits(
 
 
 def test_one_commit_where_no_name_is_used_again(root: str, store: Store) -> None:
-    table = created(root, store, "weak")
+    table = create_table(root, store, "weak")
     version = leaf(table).version
     table.drop_column("b")
     table.rename_column("a", "c")
     leaf(table).checkout_version(version).restore()
     before = leaf(table).version
-    table.append(like(rows(table)[0], table))
+    table.append(rows_like(sorted_rows(table)[0], table))
     assert leaf(table).version == before + 2

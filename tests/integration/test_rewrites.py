@@ -1,4 +1,4 @@
-"""Compaction: the same rows in fewer files, whoever writes meanwhile."""
+"""Compaction: the same rows in fewer files, with concurrent writers."""
 
 from __future__ import annotations
 
@@ -17,25 +17,20 @@ import phalanx
 from integration.stores import Store
 from phalanx.errors import CommitConflict, InvalidPredicate, PhalanxError
 from phalanx.storage.lance.location import Location
-from phalanx.storage.leaf import compaction as compacting
-from phalanx.storage.leaf.compaction import Compacted
+from phalanx.storage.leaf import compaction
+from phalanx.storage.leaf.compaction import CompactedFiles
+from phalanx.table.handle import handle_of
 from phalanx.table.maintenance import rewrite as rewriting
-
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
-both_modes = pytest.mark.parametrize("mode", ["weak", "strong"])
+from tables import SCHEMA, both_modes, rows, rows_of_key
 
 
-def rows(k: str | None, *numbers: int) -> pa.Table:
-    return pa.table([[k] * len(numbers), list(numbers)], schema=SCHEMA)
-
-
-def held(table: phalanx.Table) -> Counter[tuple[str | None, int]]:
+def read_rows(table: phalanx.Table) -> Counter[tuple[str | None, int]]:
     return Counter((row["k"], row["n"]) for row in table.scan().to_arrow().to_pylist())
 
 
 def on_main(table: phalanx.Table) -> Counter[tuple[str | None, int]]:
     """What stock clients see."""
-    options = table._manifest.root.storage_options
+    options = handle_of(table).root.storage_options
     return Counter(
         (row["k"], row["n"])
         for uri in table.partitions()["location"].to_pylist()
@@ -43,12 +38,16 @@ def on_main(table: phalanx.Table) -> Counter[tuple[str | None, int]]:
     )
 
 
-def made(root: str, store: Store, mode: str, keys: str = "ab", files: int = 6) -> phalanx.Table:
-    """A table with so many files in each partition, of ten rows."""
+def create_table(
+    root: str, store: Store, mode: str, keys: str = "ab", files: int = 6
+) -> phalanx.Table:
+    """Create a table with a number of files in each partition, of ten rows each."""
     options = store.storage_options
     table = phalanx.create(root, SCHEMA, ["k"], transaction=mode, storage_options=options)
     for file in range(files):
-        table.append(pa.concat_tables([rows(k, *range(file * 10, file * 10 + 10)) for k in keys]))
+        table.append(
+            pa.concat_tables([rows_of_key(k, range(file * 10, file * 10 + 10)) for k in keys])
+        )
     return table
 
 
@@ -56,19 +55,21 @@ def files_of(table: phalanx.Table) -> dict[str | None, int]:
     return dict(Counter(table.files()["k"].to_pylist()))
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], times: int) -> None:
-    """Have something happen when files are written, and not yet committed."""
+def run_before_commit(
+    monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], times: int
+) -> None:
+    """Run a step after files are written and before they are committed."""
     left = [times]
-    before = rewriting.Compaction._ran
+    before = rewriting.Compaction._run_groups
 
-    def ran(*arguments: Any) -> dict[int, Compacted]:
+    def ran(*arguments: Any) -> dict[int, CompactedFiles]:
         done = before(*arguments)
         if left[0]:
             left[0] -= 1
             action()
         return done
 
-    monkeypatch.setattr(rewriting.Compaction, "_ran", ran)
+    monkeypatch.setattr(rewriting.Compaction, "_run_groups", ran)
 
 
 # ── alone ────────────────────────────────────────────────────────────────────────────────────
@@ -76,9 +77,9 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object], tim
 
 @both_modes
 def test_small_files_become_one(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     table.delete("n % 10 = 3")
-    before = held(table)
+    before = read_rows(table)
     plan = table.plan_rewrite()
     assert [(group.key.values, len(group.files)) for group in plan.groups] == [
         (("a",), 6),
@@ -89,7 +90,7 @@ def test_small_files_become_one(root: str, store: Store, mode: str) -> None:
     assert done.bytes_after < done.bytes_before
     assert done.dropped == ()
     assert "12 files" in str(done)
-    assert held(table) == on_main(table) == before
+    assert read_rows(table) == on_main(table) == before
     assert files_of(table) == {"a": 1, "b": 1}
     assert set(table.files()["deleted_rows"].to_pylist()) == {0}
     again = table.rewrite()
@@ -97,28 +98,28 @@ def test_small_files_become_one(root: str, store: Store, mode: str) -> None:
 
 
 def test_it_is_one_snapshot_and_older_ones_stay(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
-    before = held(table)
+    table = create_table(root, store, "strong")
+    before = read_rows(table)
     old = table.newest_snapshot
     assert old is not None
     done = table.rewrite()
     assert done.snapshots == (old + 1,)
     last = table.snapshots().to_pylist()[-1]
     assert (last["operation"], last["rows_added"], last["rows_removed"]) == ("rewrite", 0, 0)
-    assert held(table.at(old)) == held(table) == before
+    assert read_rows(table.at(old)) == read_rows(table) == before
     assert [row["rows_added"] for row in table.diff(old, old + 1).to_pylist()] == [0, 0]
     table.rollback(old)
     assert files_of(table) == {"a": 6, "b": 6}
-    assert held(table) == before
+    assert read_rows(table) == before
     time.sleep(0.02 if store.storage_options is None else 1.01)
     table.rewrite()
     table.vacuum(timedelta(0))
-    assert held(table) == on_main(table) == before
+    assert read_rows(table) == on_main(table) == before
 
 
 def test_progress_is_kept_in_several_snapshots(root: str, store: Store) -> None:
-    table = made(root, store, "strong", keys="abcde", files=5)
-    before = held(table)
+    table = create_table(root, store, "strong", keys="abcde", files=5)
+    before = read_rows(table)
     told: list[tuple[int, int]] = []
     done = table.rewrite(
         partial_progress=True,
@@ -127,13 +128,13 @@ def test_progress_is_kept_in_several_snapshots(root: str, store: Store) -> None:
     )
     assert len(done.snapshots) == 3
     assert told == [(count, 5) for count in (1, 2, 3, 4, 5)]
-    assert held(table) == before
+    assert read_rows(table) == before
     assert files_of(table) == dict.fromkeys("abcde", 1)
 
 
 @both_modes
-def test_every_group_is_told_when_it_is_done(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode, keys="abc", files=5)
+def test_every_group_is_reported_when_it_is_done(root: str, store: Store, mode: str) -> None:
+    table = create_table(root, store, mode, keys="abc", files=5)
     told: list[tuple[int, int]] = []
     table.rewrite(progress=lambda finished, total: told.append((finished, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]
@@ -141,17 +142,17 @@ def test_every_group_is_told_when_it_is_done(root: str, store: Store, mode: str)
 
 @both_modes
 def test_groups_of_one_partition_are_committed_together(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode, keys="a", files=10)
-    before = held(table)
+    table = create_table(root, store, mode, keys="a", files=10)
+    before = read_rows(table)
     size = table.files()["bytes"][0].as_py()
     done = table.rewrite(max_file_group_size_bytes=5 * size + 1)
     assert (done.groups, done.files_after) == (2, 2)
-    assert held(table) == on_main(table) == before
+    assert read_rows(table) == on_main(table) == before
 
 
 @both_modes
 def test_only_what_the_filter_keeps(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     done = table.rewrite("k = 'a'")
     assert (done.groups, files_of(table)) == (1, {"a": 1, "b": 6})
     assert table.rewrite("k = 'nobody'").groups == 0
@@ -162,21 +163,21 @@ def test_large_results_are_cut_at_the_target(root: str, store: Store, mode: str)
     options = store.storage_options
     table = phalanx.create(root, SCHEMA, [], transaction=mode, storage_options=options)
     for file in range(8):
-        table.append(rows("a", *range(file * 20_000, file * 20_000 + 20_000)))
-    before = held(table)
+        table.append(rows_of_key("a", range(file * 20_000, file * 20_000 + 20_000)))
+    before = read_rows(table)
     total = sum(table.files()["bytes"].to_pylist())
     done = table.rewrite(target_file_size_bytes=total // 4)
     assert 3 <= done.files_after <= 5
-    assert held(table) == before
+    assert read_rows(table) == before
 
 
 @both_modes
 def test_deleted_rows_are_a_reason(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode, files=1)
+    table = create_table(root, store, mode, files=1)
     table.delete("k = 'a' AND n < 4")
     done = table.rewrite()
     assert [group.key.values for group in done.plan.groups] == [("a",)]
-    assert held(table) == Counter(
+    assert read_rows(table) == Counter(
         {("a", n): 1 for n in range(4, 10)} | {("b", n): 1 for n in range(10)}
     )
     assert table.files()["deleted_rows"].to_pylist() == [0, 0]
@@ -184,27 +185,27 @@ def test_deleted_rows_are_a_reason(root: str, store: Store, mode: str) -> None:
 
 @both_modes
 def test_tables_of_several_specs(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     table.evolve(["k", phalanx.bucket("n", 2)])
     for file in range(5):
-        table.append(rows("a", *range(1000 + file * 10, 1010 + file * 10)))
+        table.append(rows_of_key("a", range(1000 + file * 10, 1010 + file * 10)))
     table.add_column(pa.field("more", pa.string()))
-    before = held(table)
+    before = read_rows(table)
     done = table.rewrite("k = 'a'")
     assert {group.key.spec_id for group in done.plan.groups} == {1, 2}
-    assert held(table) == on_main(table) == before
+    assert read_rows(table) == on_main(table) == before
 
 
 @pytest.mark.parametrize("stable", [False, True])
 @both_modes
 def test_rows_and_indexes_stay_right(root: str, store: Store, mode: str, stable: bool) -> None:
-    """Of a leaf that came with an index, and with ids of rows that do not change."""
+    """A leaf that had an index and stable row ids before."""
     options = store.storage_options
     table = phalanx.create(root, SCHEMA, ["k"], storage_options=options)
     place = store.fresh()
     for file in range(6):
         dataset = lance.write_dataset(
-            rows("a", *range(file * 10, file * 10 + 10)),
+            rows_of_key("a", range(file * 10, file * 10 + 10)),
             place,
             mode="append" if file else "create",
             storage_options=options,
@@ -214,10 +215,10 @@ def test_rows_and_indexes_stay_right(root: str, store: Store, mode: str, stable:
     dataset = lance.dataset(place, storage_options=options)
     dataset.create_scalar_index("n", "BTREE")
     table.set_mode(mode)
-    before = held(table)
+    before = read_rows(table)
     numbers = lance.dataset(place, storage_options=options).to_table(with_row_id=True)
     table.rewrite()
-    assert held(table) == on_main(table) == before
+    assert read_rows(table) == on_main(table) == before
     leaf = table.partition(k="a")
     assert len(leaf.get_fragments()) == 1
     for n in (0, 5, 17, 59):
@@ -229,20 +230,20 @@ def test_rows_and_indexes_stay_right(root: str, store: Store, mode: str, stable:
         )
 
 
-# ── beside others ────────────────────────────────────────────────────────────────────────────
+# ── with concurrent writers ──────────────────────────────────────────────────────────────────
 
 
 @both_modes
 def test_rows_that_come_meanwhile_disturb_nothing(
     root: str, store: Store, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     other = phalanx.open(root, storage_options=store.storage_options)
-    before = held(table)
-    meanwhile(monkeypatch, lambda: other.append(rows("a", 900)), 1)
+    before = read_rows(table)
+    run_before_commit(monkeypatch, lambda: other.append(rows(("a", 900))), 1)
     done = table.rewrite()
     assert (done.groups, done.dropped) == (2, ())
-    assert held(table) == on_main(table) == before + Counter([("a", 900)])
+    assert read_rows(table) == on_main(table) == before + Counter([("a", 900)])
     assert files_of(table) == {"a": 2, "b": 1}
 
 
@@ -250,13 +251,13 @@ def test_rows_that_come_meanwhile_disturb_nothing(
 def test_files_that_lose_rows_meanwhile_are_planned_again(
     root: str, store: Store, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     other = phalanx.open(root, storage_options=store.storage_options)
-    before = held(table)
-    meanwhile(monkeypatch, lambda: other.delete("k = 'a' AND n = 7"), 1)
+    before = read_rows(table)
+    run_before_commit(monkeypatch, lambda: other.delete("k = 'a' AND n = 7"), 1)
     done = table.rewrite()
     assert (done.groups, done.dropped) == (2, ())
-    assert held(table) == on_main(table) == before - Counter([("a", 7)])
+    assert read_rows(table) == on_main(table) == before - Counter([("a", 7)])
     assert files_of(table) == {"a": 1, "b": 1}
 
 
@@ -264,18 +265,18 @@ def test_files_that_lose_rows_meanwhile_are_planned_again(
 def test_files_that_always_lose_rows_are_left_and_said(
     root: str, store: Store, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     other = phalanx.open(root, storage_options=store.storage_options)
-    before = held(table)
+    before = read_rows(table)
     numbers = iter(range(100))
-    meanwhile(monkeypatch, lambda: other.delete(f"k = 'a' AND n = {next(numbers)}"), 100)
+    run_before_commit(monkeypatch, lambda: other.delete(f"k = 'a' AND n = {next(numbers)}"), 100)
     done = table.rewrite()
     assert done.groups == 1
     assert [group.key.values for group in done.dropped] == [("a",)]
     assert "left 1 group alone" in str(done)
     assert "'a'" in str(done)
     gone = Counter(("a", n) for n in range(next(numbers)))
-    assert held(table) == on_main(table) == before - gone
+    assert read_rows(table) == on_main(table) == before - gone
     assert files_of(table) == {"a": 6, "b": 1}
 
 
@@ -283,40 +284,40 @@ def test_files_that_always_lose_rows_are_left_and_said(
 def test_two_rewrites_at_the_same_time(
     root: str, store: Store, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     other = phalanx.open(root, storage_options=store.storage_options)
-    before = held(table)
-    meanwhile(monkeypatch, other.rewrite, 1)
+    before = read_rows(table)
+    run_before_commit(monkeypatch, other.rewrite, 1)
     table.rewrite()
-    assert held(table) == on_main(table) == before
+    assert read_rows(table) == on_main(table) == before
     assert files_of(table) == {"a": 1, "b": 1}
 
 
 def test_a_transaction_that_removed_rows_of_the_same_files_fails(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
-    before = held(table)
+    table = create_table(root, store, "strong")
+    before = read_rows(table)
 
-    def both(transaction: Any) -> None:
+    def delete_and_rewrite(transaction: Any) -> None:
         transaction.delete("k = 'a' AND n = 7")
         table.rewrite()
 
     message = "remove rows of the same file"
     with pytest.raises(CommitConflict, match=message), table.transaction() as transaction:
-        both(transaction)
-    assert held(table) == before
+        delete_and_rewrite(transaction)
+    assert read_rows(table) == before
     table.delete("k = 'a' AND n = 7")
-    assert held(table) == before - Counter([("a", 7)])
+    assert read_rows(table) == before - Counter([("a", 7)])
 
 
 def test_a_vacuum_meanwhile_is_survived(
     root: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(root, store, "strong")
+    table = create_table(root, store, "strong")
     other = phalanx.open(root, storage_options=store.storage_options)
-    before = held(table)
-    meanwhile(monkeypatch, lambda: other.vacuum(timedelta(0)), 1)
+    before = read_rows(table)
+    run_before_commit(monkeypatch, lambda: other.vacuum(timedelta(0)), 1)
     table.rewrite()
-    assert held(table) == on_main(table) == before
+    assert read_rows(table) == on_main(table) == before
 
 
 # ── refused ──────────────────────────────────────────────────────────────────────────────────
@@ -328,32 +329,32 @@ def test_a_vacuum_meanwhile_is_survived(
         ({"target_file_size": 5}, "no such option. Did you mean 'target_file_size_bytes'"),
         ({"min_inptu_files": 5}, "no such option. Did you mean 'min_input_files'"),
         ({"partial_progress": "x"}, "partial_progress='x': expected True or False"),
-        ({"max_commits": 0}, "max_commits=0: expected a whole number from 1 on"),
+        ({"max_commits": 0}, "max_commits=0: expected a positive integer"),
         ({"partial_progres": True}, "no such option. Did you mean 'partial_progress'"),
         ({"xyz": 1}, "no such option. Expected case_sensitive, .*strict, target_file"),
         ({"min_input_files": 0}, "min_input_files=0"),
         ({"where": "k = 'a'", "partition_filter": "k = 'a'"}, "both where and partition_filter"),
     ],
 )
-def test_bad_options_are_told(
+def test_bad_options_are_reported(
     root: str, store: Store, options: dict[str, Any], message: str
 ) -> None:
-    table = made(root, store, "weak", files=1)
+    table = create_table(root, store, "weak", files=1)
     with pytest.raises(PhalanxError, match=message):
         table.rewrite(**options)
 
 
-def test_a_predicate_that_does_not_fit_is_told(root: str, store: Store) -> None:
+def test_a_predicate_that_does_not_fit_is_reported(root: str, store: Store) -> None:
     with pytest.raises(InvalidPredicate, match="nobody"):
-        made(root, store, "weak", files=1).plan_rewrite("nobody = 1")
+        create_table(root, store, "weak", files=1).plan_rewrite("nobody = 1")
 
 
 def test_lance_makes_tasks_of_what_is_written_down(tmp_path: Path) -> None:
-    """What `compacting` builds on: a task can be made of text, for any fragments."""
+    """Lance can make a compaction task of text, for any fragments; `compaction` relies on it."""
     root = str(tmp_path / "leaf")
     for file in range(4):
-        dataset = lance.write_dataset(rows("a", file), root, mode="append" if file else "create")
-    done = compacting.compact(Location.of(root), dataset.version, [1, 3], 100)
+        dataset = lance.write_dataset(rows(("a", file)), root, mode="append" if file else "create")
+    done = compaction.compact_fragments(Location.of(root), dataset.version, [1, 3], 100)
     assert [each.id for each in done.old] == [1, 3]
     assert [each.physical_rows for each in done.new] == [2]
 
@@ -361,9 +362,9 @@ def test_lance_makes_tasks_of_what_is_written_down(tmp_path: Path) -> None:
 def test_files_that_are_gone_before_they_are_read_are_planned_again(
     root: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(root, store, "weak", keys="a")
+    table = create_table(root, store, "weak", keys="a")
     other = phalanx.open(root, storage_options=store.storage_options)
-    plan = rewriting.planned
+    plan = rewriting.plan_rewrite_files
     times: list[int] = []
 
     def slow(*arguments: Any) -> Any:
@@ -374,37 +375,37 @@ def test_files_that_are_gone_before_they_are_read_are_planned_again(
             other.delete("n < 20")
         return found
 
-    monkeypatch.setattr(rewriting, "planned", slow)
+    monkeypatch.setattr(rewriting, "plan_rewrite_files", slow)
     done = table.rewrite(rewrite_all=True)
     assert (done.groups, done.dropped, len(times)) == (1, (), 2)
-    assert held(table) == Counter(("a", n) for n in range(20, 60))
+    assert read_rows(table) == Counter(("a", n) for n in range(20, 60))
     assert files_of(table) == {"a": 1}
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_weak_rewrite_beside_a_change_of_the_mode(
+def test_a_weak_rewrite_during_a_change_of_the_mode(
     root: str, store: Store, monkeypatch: pytest.MonkeyPatch, indexed: bool
 ) -> None:
-    """Its commit comes just after the table went to strong mode: no row is another, all goes on."""
-    table = made(root, store, "weak", keys="a")
+    """A rewrite commits after a change to strong mode: rows are unchanged, later writes succeed."""
+    table = create_table(root, store, "weak", keys="a")
     if indexed:
         table.create_index("n", "BTREE", min_rows=1)
     other = phalanx.open(root, storage_options=store.storage_options)
-    expected, fits = held(table), compacting.unchanged
+    expected, fits = read_rows(table), compaction.select_unchanged
     times: list[int] = []
 
     def slow(*arguments: Any) -> Any:
-        # After the last look at the mode.
+        # After the last check of the mode.
         if not times:
             times.append(1)
             other.set_mode("strong")
         return fits(*arguments)
 
-    monkeypatch.setattr(compacting, "unchanged", slow)
+    monkeypatch.setattr(compaction, "select_unchanged", slow)
     table.rewrite(rewrite_all=True)
     monkeypatch.undo()
-    assert held(table) == expected == on_main(table)
-    table.append(rows("a", 100))
-    assert held(table) == expected + Counter([("a", 100)]) == on_main(table)
+    assert read_rows(table) == expected == on_main(table)
+    table.append(rows(("a", 100)))
+    assert read_rows(table) == expected + Counter([("a", 100)]) == on_main(table)
     table.set_mode("weak")
-    assert held(table) == expected + Counter([("a", 100)])
+    assert read_rows(table) == expected + Counter([("a", 100)])

@@ -1,4 +1,4 @@
-"""Changes of single rows by many tasks: what is committed, and what is a conflict."""
+"""Changes of single rows by many tasks: what they commit, and what is a conflict."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ import phalanx
 from integration.stores import Store
 from phalanx.errors import CommitConflict, PhalanxError, SchemaMismatch
 from phalanx.model.predicates.predicate import TRUE
-from phalanx.storage.commit.writing import Reading
+from phalanx.storage.commit.writing import ReadFootprint
 from phalanx.storage.lance.location import Location
-from phalanx.storage.leaf.reading import ROW_ID
-from phalanx.table.jobs.row_job import DELETE, INSERT, OPERATION, UPDATE, RowJob, TaskChanges
+from phalanx.storage.leaf.reading import ROW_ID_FIELDS
+from phalanx.table.handle import handle_of
+from phalanx.table.jobs.row_job import DELETE, INSERT, OPERATION_COLUMN, UPDATE, RowJob, TaskChanges
 from phalanx.table.jobs.row_lookup import KeyedLeaves, LookupWork
-from phalanx.table.read.scan import plan_of
+from phalanx.table.read.scan import plan_scan
 from phalanx.table.write.merge import MergeCounts
 from phalanx.table.write.operations import versions_of
+from tables import KEYED_SCHEMA, table_of
 
-SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])
 EVERYTHING = KeyedLeaves(None)
 Row = tuple[Any, ...]
 
 
 def rows(*values: Row) -> pa.Table:
-    return pa.Table.from_pylist(
-        [dict(zip(SCHEMA.names, row, strict=True)) for row in values], SCHEMA
-    )
+    return table_of(KEYED_SCHEMA, values)
 
 
 def contents(table: phalanx.Table) -> list[Row]:
     found = table.scan().to_arrow()
-    return sorted(zip(*(found[name].to_pylist() for name in SCHEMA.names), strict=True), key=repr)
+    return sorted(
+        zip(*(found[name].to_pylist() for name in KEYED_SCHEMA.names), strict=True), key=repr
+    )
 
 
 @pytest.fixture(params=["weak", "strong"])
@@ -59,13 +60,15 @@ def table(root: str, store: Store, request: pytest.FixtureRequest) -> phalanx.Ta
     return made
 
 
-def begun(table: phalanx.Table, operation: str = "update", marker: str | None = None) -> RowJob:
-    return pickle.loads(pickle.dumps(RowJob.begin(table._written(), operation, marker)))
+def begin_job(table: phalanx.Table, operation: str = "update", marker: str | None = None) -> RowJob:
+    return pickle.loads(
+        pickle.dumps(RowJob.begin(handle_of(table).for_write("rows"), operation, marker))
+    )
 
 
-def found(job: RowJob, leaves: KeyedLeaves = EVERYTHING) -> pa.Table:
+def look_up(job: RowJob, leaves: KeyedLeaves = EVERYTHING) -> pa.Table:
     """All rows with their ids."""
-    work = LookupWork.of(job.manifest, leaves, [(name, name) for name in SCHEMA.names])
+    work = LookupWork.of(job.manifest, leaves, [(name, name) for name in KEYED_SCHEMA.names])
     return pa.Table.from_batches(
         [batch for task in work.tasks for batch in work.batches(task)], work.schema
     )
@@ -78,7 +81,7 @@ def change(job: RowJob, there: pa.Table, operation: int, **values: Any) -> TaskC
         column = pa.array([value] * there.num_rows, there.schema.field(name).type)
         there = there.set_column(place, there.schema.field(name), column)
     told = pa.array([operation] * there.num_rows, pa.int32())
-    changes = there.append_column(OPERATION, told).to_batches(max_chunksize=2)
+    changes = there.append_column(OPERATION_COLUMN, told).to_batches(max_chunksize=2)
     return pickle.loads(pickle.dumps(job.write(changes)))
 
 
@@ -86,23 +89,23 @@ def where(there: pa.Table, ids: list[int]) -> pa.Table:
     return there.filter(pc.is_in(there["id"], pa.array(ids, pa.int64())))
 
 
-def inserted(job: RowJob, *new: Row) -> TaskChanges:
+def insert_rows(job: RowJob, *new: Row) -> TaskChanges:
     made = rows(*new)
-    for name in ROW_ID.names:
+    for name in ROW_ID_FIELDS.names:
         made = made.append_column(name, pa.nulls(made.num_rows, pa.int64()))
     return change(job, made, INSERT)
 
 
 def test_rows_change_move_come_and_go_in_one_commit(table: phalanx.Table) -> None:
     before = contents(table)
-    job = begun(table, "merge")
-    there = found(job)
+    job = begin_job(table, "merge")
+    there = look_up(job)
     assert there.num_rows == 12
     tasks = [
         change(job, where(there, [0, 7]), UPDATE, k="b", n=-1),
         change(job, where(there, [2, 9]), UPDATE, k="new"),
         change(job, where(there, [1, 8]), DELETE),
-        inserted(job, (50, "a", 1), (51, None, 2)),
+        insert_rows(job, (50, "a", 1), (51, None, 2)),
     ]
     assert contents(table) == before
     done = job.commit(tasks)
@@ -112,7 +115,7 @@ def test_rows_change_move_come_and_go_in_one_commit(table: phalanx.Table) -> Non
     assert contents(table) == sorted([*expected, (50, "a", 1), (51, None, 2)], key=repr)
     if table.mode == "strong":
         last = table.snapshots().to_pylist()[-1]
-        assert (last["operation"], table.newest_snapshot) == ("merge", done.committed.snapshot)
+        assert (last["operation"], table.newest_snapshot) == ("merge", done.written.snapshot)
         changes = table.changes(last["id"] - 1, columns=["id", "k", "n"]).to_arrow().to_pylist()
         pairs: dict[int, list[Any]] = {}
         alone = []
@@ -132,19 +135,19 @@ def test_rows_change_move_come_and_go_in_one_commit(table: phalanx.Table) -> Non
 
 
 def test_nothing_to_change_is_no_snapshot_and_all_rows_of_a_file_go(table: phalanx.Table) -> None:
-    job = begun(table, "delete")
+    job = begin_job(table, "delete")
     before = table.newest_snapshot
     assert job.commit([]).counts == MergeCounts()
     assert table.newest_snapshot == before
-    job = begun(table, "delete")
-    assert job.commit([change(job, found(job), DELETE)]).counts.deleted == 12
+    job = begin_job(table, "delete")
+    assert job.commit([change(job, look_up(job), DELETE)]).counts.deleted == 12
     assert contents(table) == []
     assert table.files().num_rows == 0
 
 
 def test_rows_that_others_changed_are_a_conflict(table: phalanx.Table) -> None:
-    first, second = begun(table), begun(table)
-    both = [change(job, where(found(job), [7]), UPDATE, n=-1) for job in (first, second)]
+    first, second = begin_job(table), begin_job(table)
+    both = [change(job, where(look_up(job), [7]), UPDATE, n=-1) for job in (first, second)]
     appended = (99, "b", 99)
     table.append(rows(appended))
     assert first.commit(both[:1]).counts.updated == 1
@@ -156,9 +159,9 @@ def test_rows_that_others_changed_are_a_conflict(table: phalanx.Table) -> None:
 
 
 def test_rows_of_other_files_are_no_conflict(table: phalanx.Table) -> None:
-    first, second = begun(table), begun(table)
-    one = change(first, where(found(first), [7]), UPDATE, n=-1)
-    other = change(second, where(found(second), [0, 8]), DELETE)
+    first, second = begin_job(table), begin_job(table)
+    one = change(first, where(look_up(first), [7]), UPDATE, n=-1)
+    other = change(second, where(look_up(second), [0, 8]), DELETE)
     first.commit([one])
     second.commit([other])
     assert [row for row in contents(table) if row[0] in (0, 7, 8)] == [(7, "b", -1)]
@@ -166,15 +169,15 @@ def test_rows_of_other_files_are_no_conflict(table: phalanx.Table) -> None:
 
 def test_two_merges_of_a_partition_do_not_both_bring_a_key(root: str, store: Store) -> None:
     table = phalanx.create(
-        root, SCHEMA, ["k"], transaction="strong", storage_options=store.storage_options
+        root, KEYED_SCHEMA, ["k"], transaction="strong", storage_options=store.storage_options
     )
     looked = [KeyedLeaves(pa.record_batch({"k": [key]})) for key in "aac"]
-    jobs = [begun(table, "merge") for _ in looked]
+    jobs = [begin_job(table, "merge") for _ in looked]
     tasks = [
-        inserted(job, (place, key, 0))
+        insert_rows(job, (place, key, 0))
         for place, (job, key) in enumerate(zip(jobs, "aac", strict=True))
     ]
-    read = [Reading(each.versions, jobs[0].job.version) for each in looked]
+    read = [ReadFootprint(each.find_versions, jobs[0].job.version) for each in looked]
     jobs[0].commit(tasks[:1], read[:1])
     with pytest.raises(CommitConflict, match="and this one has read it"):
         jobs[1].commit(tasks[1:2], read[1:2])
@@ -184,12 +187,12 @@ def test_two_merges_of_a_partition_do_not_both_bring_a_key(root: str, store: Sto
     assert contents(table) == [(0, "a", 0), (2, "c", 0)]
 
 
-def everything(job: RowJob) -> Reading:
-    """All rows, in the state that a job began with."""
-    return Reading(lambda now: versions_of(plan_of(now, TRUE).leaves), job.job.version)
+def everything(job: RowJob) -> ReadFootprint:
+    """All rows, in the state in which the job began."""
+    return ReadFootprint(lambda now: versions_of(plan_scan(now, TRUE).leaves), job.job.version)
 
 
-# What another writer does, and whether one that has read all rows may not have missed it.
+# A concurrent change, and whether it conflicts with a job that has read all rows.
 OTHERS: dict[str, tuple[Callable[[phalanx.Table], object], bool]] = {
     "append": (lambda table: table.append(rows((50, "a", 1), (51, "new", 1))), True),
     "rewrite": (lambda table: table.rewrite(min_input_files=1, rewrite_all=True), True),
@@ -202,13 +205,17 @@ OTHERS: dict[str, tuple[Callable[[phalanx.Table], object], bool]] = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_what_was_read_may_only_have_got_rows_by_appends(root: str, other: str) -> None:
-    table = phalanx.create(root, SCHEMA, ["k"], transaction="strong")
+def test_what_was_read_may_only_have_got_rows_by_appends(
+    root: str, store: Store, other: str
+) -> None:
+    table = phalanx.create(
+        root, KEYED_SCHEMA, ["k"], transaction="strong", storage_options=store.storage_options
+    )
     table.append(rows(*((i, "abc"[i % 3], i) for i in range(6, 12))))
     table.append(rows(*((i, "abc"[i % 3], i) for i in range(12, 18))))
     change, is_blind = OTHERS[other]
-    job, plain = begun(table, "merge"), table.begin_write()
-    inserts = inserted(job, (100, "c", 0))
+    job, plain = begin_job(table, "merge"), table.begin_write()
+    inserts = insert_rows(job, (100, "c", 0))
     files = plain.write(rows((101, "c", 0)).to_reader())
     change(table)
     if is_blind:
@@ -224,11 +231,13 @@ def test_what_was_read_may_only_have_got_rows_by_appends(root: str, other: str) 
         assert table.snapshots().num_rows == before
 
 
-def test_rows_that_were_computed_from_others_are_no_append(root: str) -> None:
-    """Also one that began later than it has read: what came between the two is a conflict."""
-    table = phalanx.create(root, SCHEMA, ["k"], transaction="strong")
+def test_rows_that_were_computed_from_others_are_no_append(root: str, store: Store) -> None:
+    """A job may begin after its read: a change between the two is a conflict."""
+    table = phalanx.create(
+        root, KEYED_SCHEMA, ["k"], transaction="strong", storage_options=store.storage_options
+    )
     table.append(rows((1, "a", 1)))
-    before = begun(table, "merge")
+    before = begin_job(table, "merge")
     first, second = table.begin_write(), table.begin_write()
     tasks = [job.write(rows((2, "a", 2)).to_reader()) for job in (first, second)]
     first.commit(tasks[:1], read=[everything(before)])
@@ -237,7 +246,7 @@ def test_rows_that_were_computed_from_others_are_no_append(root: str) -> None:
     for job, task in ((second, tasks[1]), (third, last)):
         with pytest.raises(CommitConflict, match="and this one has read it"):
             job.commit([task], read=[everything(before)])
-    third.commit([last], read=[everything(begun(table, "merge"))])
+    third.commit([last], read=[everything(begin_job(table, "merge"))])
     assert table.snapshots()["operation"].to_pylist()[2:] == ["insert", "insert"]
 
 
@@ -253,7 +262,7 @@ def test_rows_that_were_computed_from_others_are_no_append(root: str) -> None:
     ],
 )
 def test_a_job_is_taken_up_by_its_facts(table: phalanx.Table, facts: dict[str, Any]) -> None:
-    job = begun(table, "merge")
+    job = begin_job(table, "merge")
     known = {key: getattr(job.job, key) for key in ("root", "id", "version", "began", "operation")}
     known["root"] = Location.of(job.job.root.uri, job.job.root.storage_options)
     assert RowJob.resume(**known) == job
@@ -262,24 +271,26 @@ def test_a_job_is_taken_up_by_its_facts(table: phalanx.Table, facts: dict[str, A
 
 
 def test_only_leaves_that_can_hold_a_key_are_looked_at(table: phalanx.Table) -> None:
-    job = begun(table, "merge")
+    job = begin_job(table, "merge")
 
-    def looked(**keys: list[Any]) -> set[int]:
-        arrays = {name: pa.array(each, SCHEMA.field(name).type) for name, each in keys.items()}
-        return set(found(job, KeyedLeaves(pa.record_batch(arrays)))["id"].to_pylist())
+    def look_up_ids(**keys: list[Any]) -> set[int]:
+        arrays = {
+            name: pa.array(each, KEYED_SCHEMA.field(name).type) for name, each in keys.items()
+        }
+        return set(look_up(job, KeyedLeaves(pa.record_batch(arrays)))["id"].to_pylist())
 
     older, newer = set(range(6)), set(range(6, 12))
-    assert looked(k=["c"]) == older | {8, 11}
-    bucket = looked(id=[0], k=["nobody"])
+    assert look_up_ids(k=["c"]) == older | {8, 11}
+    bucket = look_up_ids(id=[0], k=["nobody"])
     assert 0 in bucket
     assert bucket < older
-    assert looked(id=[0]) == bucket | newer
+    assert look_up_ids(id=[0]) == bucket | newer
 
 
 def test_a_row_that_is_changed_twice_is_refused(table: phalanx.Table) -> None:
     before = contents(table)
-    job = begun(table, "merge")
-    there = where(found(job), [7])
+    job = begin_job(table, "merge")
+    there = where(look_up(job), [7])
     with pytest.raises(SchemaMismatch, match="more than once"):
         job.commit([change(job, there, UPDATE, n=n) for n in (1, 2)])
     assert contents(table) == before
@@ -289,17 +300,17 @@ def test_a_row_that_is_changed_twice_is_refused(table: phalanx.Table) -> None:
 def test_a_marker_is_committed_once(table: phalanx.Table) -> None:
     if table.mode == "weak":
         with pytest.raises(PhalanxError, match="weak mode"):
-            begun(table, "merge", "once")
+            begin_job(table, "merge", "once")
         return
-    first, second = begun(table, "merge", "once"), begun(table, "merge", "once")
-    for job in (first, second, begun(table, "merge", "once")):
-        done = job.commit([inserted(job, (100, "z", 0))])
+    first, second = begin_job(table, "merge", "once"), begin_job(table, "merge", "once")
+    for job in (first, second, begin_job(table, "merge", "once")):
+        done = job.commit([insert_rows(job, (100, "z", 0))])
         assert done.is_repeated is (job is not first)
     assert [row for row in contents(table) if row[0] == 100] == [(100, "z", 0)]
 
 
 def test_other_layouts_are_refused(root: str, store: Store) -> None:
     options = store.storage_options
-    table = phalanx.create(root, SCHEMA, ["k"], layout="hive", storage_options=options)
+    table = phalanx.create(root, KEYED_SCHEMA, ["k"], layout="hive", storage_options=options)
     with pytest.raises(PhalanxError, match="hive layout"):
-        begun(table)
+        begin_job(table)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import phalanx
+import tables
 from integration.stores import Store
 
 SCHEMA = pa.schema([("id", pa.int32()), ("country", pa.string()), ("price", pa.float32())])
@@ -55,7 +56,31 @@ def test_rows_come_and_go(table: phalanx.Table, s3: Store) -> None:
     assert ids(table) == [4, 5, 20, 21, 30]
 
 
-def test_changes_are_told(table: phalanx.Table, s3: Store) -> None:
+@pytest.mark.parametrize("prefixed", [True, False])
+def test_options_come_from_the_environment_too(
+    s3: Store, monkeypatch: pytest.MonkeyPatch, prefixed: bool
+) -> None:
+    """Phalanx's own listing and publishing take what Lance takes, such as plain HTTP."""
+    assert s3.storage_options is not None
+    names = {name.lower().removeprefix("aws_"): text for name, text in s3.storage_options.items()}
+    options = None
+    if prefixed:
+        for name, text in names.items():
+            monkeypatch.setenv(f"AWS_{name.upper()}", text)
+    else:
+        options = {f"aws_{name}": text for name, text in names.items()}
+    table = phalanx.create(
+        s3.fresh(), SCHEMA, ["country"], transaction="strong", storage_options=options
+    )
+    table.append(rows(range(4)))
+    table.append(rows(range(4, 6)))
+    main = lance.dataset(table.plan().partitions[0].location, storage_options=options)
+    assert main.count_rows() == table.scan().count_rows() == 6
+    table.vacuum(timedelta(0))
+    assert ids(table) == list(range(6))
+
+
+def test_changes_are_reported(table: phalanx.Table, s3: Store) -> None:
     table.set_mode("strong")
     table.append(rows(range(4)))
     table.update("id < 2", {"id": "id + 10", "country": "'FR'"})
@@ -148,20 +173,16 @@ def test_creates_at_the_same_time(s3: Store) -> None:
 
 
 def test_branches_and_tags_that_rows_name(s3: Store) -> None:
-    """The expression draft: read, written on top of, and upgraded when only a tag is left."""
-    options, schema = s3.storage_options, pa.schema([("k", pa.string()), ("n", pa.int64())])
-    uri = s3.fresh()
+    """The expression draft: read, written, and upgraded when only a tag is left."""
+    options, uri = s3.storage_options, s3.fresh()
     table = phalanx.create(
         uri,
-        schema,
+        tables.SCHEMA,
         ["k"],
         transaction="strong",
         layout="expressions",
         storage_options=options,
     )
-
-    def rows(*pairs: tuple[str, int]) -> pa.Table:
-        return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=schema)
 
     def name(key: str, **values: object) -> None:
         manifest = lance.dataset(f"{uri}/__manifest", storage_options=options)
@@ -171,26 +192,27 @@ def test_branches_and_tags_that_rows_name(s3: Store) -> None:
         merge = manifest.merge_insert("object_id").when_matched_update_all()
         merge.execute(pa.Table.from_pylist([changed], manifest.schema))
 
-    def seen() -> list[int]:
-        opened = phalanx.open(uri, storage_options=options)
-        return sorted(opened.scan().to_arrow()["n"].to_pylist())
+    def read_numbers() -> list[int]:
+        return tables.numbers(phalanx.open(uri, storage_options=options))
 
-    table.append(rows(("a", 1), ("b", 2)))
+    table.append(tables.rows(("a", 1), ("b", 2)))
     a, b = (
         lance.dataset(each.location, storage_options=options) for each in table.plan().partitions
     )
     a.tags.create("release", a.version)
-    table.append(rows(("a", 3)))
+    table.append(tables.rows(("a", 3)))
     name("a", read_tag="release")
     b.create_branch("work", b.version)
     branch = b.checkout_version(("work", None))
-    work = lance.write_dataset(rows(("b", 4)), branch, mode="append", storage_options=options)
+    work = lance.write_dataset(
+        tables.rows(("b", 4)), branch, mode="append", storage_options=options
+    )
     name("b", read_branch="work", read_version=work.version)
-    assert seen() == [1, 2, 4]
-    table.append(rows(("b", 5)))
-    assert seen() == [1, 2, 4, 5]
+    assert read_numbers() == [1, 2, 4]
+    table.append(tables.rows(("b", 5)))
+    assert read_numbers() == [1, 2, 4, 5]
     with pytest.raises(phalanx.PhalanxError, match="read from the branch 'work'"):
         table.upgrade()
     name("b", read_version=b.version)
     table.upgrade()
-    assert (table.layout, seen()) == ("namespace", [1, 2])
+    assert (table.layout, read_numbers()) == ("namespace", [1, 2])

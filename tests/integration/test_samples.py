@@ -27,7 +27,7 @@ def samples(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-def held(table: phalanx.Table, where: str | None = None) -> list[dict[str, Any]]:
+def read_rows(table: phalanx.Table, where: str | None = None) -> list[dict[str, Any]]:
     rows = table.scan(where).to_arrow().sort_by("id").to_pylist()
     for each in rows:
         each["day"] = each["day"].isoformat()
@@ -44,27 +44,35 @@ def test_a_sample_reads_and_changes(samples: Path, name: str) -> None:
     said = json.loads((samples / "rows.json").read_text())[name]
     expected: list[dict[str, Any]] = said["rows"]
     table = phalanx.open(samples / name)
-    assert held(table) == expected
-    assert held(table, "country = 'DE'") == [row for row in expected if row["country"] == "DE"]
-    assert held(table, "id < 7") == [row for row in expected if row["id"] < 7]
+    assert read_rows(table) == expected
+    assert read_rows(table, "country = 'DE'") == [row for row in expected if row["country"] == "DE"]
+    assert read_rows(table, "id < 7") == [row for row in expected if row["id"] < 7]
     for number, ids in said["snapshots"].items():
         found = table.at(int(number)).scan(columns=["id"]).to_arrow()["id"].to_pylist()
         assert sorted(found) == ids
     assert (len(table.snapshots()) > 0) == (table.mode == "strong")
     assert table.partitions().num_rows == table.plan().total_partitions
-    # It goes on as if it were of this version.
+    if said["snapshots"]:
+        # The newest snapshot has the current rows, so the second rollback restores them.
+        numbers = sorted(map(int, said["snapshots"]))
+        for number in (numbers[len(numbers) // 2], numbers[-1]):
+            table.rollback(number)
+            found = table.scan(columns=["id"]).to_arrow()["id"].to_pylist()
+            assert sorted(found) == said["snapshots"][str(number)]
+        assert read_rows(table) == expected
+    # It is changed like a table of this version.
     new = {**expected[0], "id": 100, "country": "IT"}
     typed = {**new, "day": date.fromisoformat(new["day"]), "amount": None}
     table.append(pa.Table.from_pylist([typed], table.schema))
     assert table.delete("id = 7") == 1
     after = [row for row in expected if row["id"] != 7] + [{**new, "amount": "None"}]
-    assert held(table) == after
+    assert read_rows(table) == after
     table.rewrite(rewrite_all=True)
     if name == "hive":
-        assert held(phalanx.open(samples / name)) == after
+        assert read_rows(phalanx.open(samples / name)) == after
         return
     table.vacuum(timedelta(days=7))
-    assert held(phalanx.open(samples / name)) == after
+    assert read_rows(phalanx.open(samples / name)) == after
     if name == "weak":
         table.set_mode("strong")
     if table.mode == "strong":
@@ -73,6 +81,6 @@ def test_a_sample_reads_and_changes(samples: Path, name: str) -> None:
     else:
         table.delete("id = 100")
     table.add_column(pa.field("later", pa.int8()))
-    assert [row["id"] for row in held(phalanx.open(samples / name))] == [
+    assert [row["id"] for row in read_rows(phalanx.open(samples / name))] == [
         row["id"] for row in after if row["id"] != 100
     ]

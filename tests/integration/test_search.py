@@ -1,4 +1,4 @@
-"""Search by `Table` and in the shell: what is opened, what is told, what is refused."""
+"""Search by `Table` and the shell: which leaves are opened, what is returned, what is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
 )
 
 
-def made(root: str, store: Store, **how: Any) -> phalanx.Table:
+def create_table(root: str, store: Store, **how: Any) -> phalanx.Table:
     table = phalanx.create(root, SCHEMA, "tenant", storage_options=store.storage_options, **how)
     table.append(
         pa.table(
@@ -44,8 +44,8 @@ def made(root: str, store: Store, **how: Any) -> phalanx.Table:
     return table
 
 
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The leaves that are opened from now on."""
+def record_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the leaves that are opened from now on."""
     found: list[str] = []
     before = Location.open
 
@@ -61,9 +61,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_tenant_never_sees_another(
     root: str, store: Store, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(root, store, transaction=mode)
+    table = create_table(root, store, transaction=mode)
     places = {row["tenant"]: row["location"] for row in table.partitions().to_pylist()}
-    leaves = opened(monkeypatch)
+    leaves = record_opened(monkeypatch)
     for column, query, how in (
         ("v", [4.0, 0.0], {}),
         ("body", "row number4", {}),
@@ -79,7 +79,7 @@ def test_a_tenant_never_sees_another(
 
 
 def test_columns_and_order(root: str, store: Store) -> None:
-    table = made(root, store)
+    table = create_table(root, store)
     found = table.search("v", [4.5, 0.0], 4, columns=["ID"])
     assert found.column_names == ["id", "tenant", "_distance"]
     # Two are equally near: the first in a scan comes first, and 'b' holds 4.
@@ -103,7 +103,7 @@ def test_a_full_best_skips_leaves(root: str, store: Store, monkeypatch: pytest.M
         pa.table({"p": [0] * 5 + list(range(1, 200)), "v": [[0.0]] * 204}, schema=table.schema)
     )
     everything = set(table.partitions()["location"].to_pylist())
-    leaves = opened(monkeypatch)
+    leaves = record_opened(monkeypatch)
     found = table.search("v", [0.0], 3)
     assert found["p"].to_pylist() == [0, 0, 0]
     # No later leaf can have a row that comes before these.
@@ -120,11 +120,11 @@ REFUSED = [
     (("bits", [1, 256]), {}, "whole numbers from 0 to 255"),
     (("bits", [1, 2]), {"metric": "l2"}, "expected 'hamming'"),
     (("body", [1, 2]), {}, "expected text"),
-    (("body", "x"), {"hybrid": ("body", "x")}, "expected a column of vectors first"),
+    (("body", "x"), {"hybrid": ("body", "x")}, "expected a vector column first"),
     (("id", 3), {}, r"column 'id' \(int64\): expected text, or a fixed-size list"),
     (("vv", [1, 2]), {}, "'vv'"),
     ((7, [1, 2]), {}, "expected a name"),
-    (("v", [1, 2], 0), {}, "k=0: expected a whole number from 1 on"),
+    (("v", [1, 2], 0), {}, "k=0: expected a positive integer"),
     (("v", [1, 2]), {"nprobes": 0}, "nprobes=0"),
     (("v", [1, 2]), {"use_index": 1}, "use_index=1: expected True or False"),
     (("v", [1, 2]), {"hybrid": "body"}, "hybrid='body'"),
@@ -134,7 +134,7 @@ REFUSED = [
 
 
 def test_what_is_refused(root: str, store: Store) -> None:
-    table = made(root, store)
+    table = create_table(root, store)
     for what, options, message in REFUSED:
         with pytest.raises(PhalanxError, match=message):
             table.search(*what, **options)
@@ -149,7 +149,7 @@ def test_a_column_in_the_way(root: str, store: Store) -> None:
 
 def test_leaves_behind_the_schema(root: str, store: Store) -> None:
     """In weak mode a leaf may still have the columns that it was written with."""
-    table = made(root, store)
+    table = create_table(root, store)
     places = table.partitions()["location"].to_pylist()
     before = [lance.dataset(place, storage_options=store.storage_options) for place in places]
     table.rename_column("v", "w")
@@ -162,7 +162,7 @@ def test_leaves_behind_the_schema(root: str, store: Store) -> None:
 
 
 def test_the_shell(root: str, store: Store) -> None:
-    made(root, store, transaction="strong")
+    create_table(root, store, transaction="strong")
     options = [f"--storage-option={k}={v}" for k, v in (store.storage_options or {}).items()]
     done = run("index", root, "body", "INVERTED", "--option", "stem=false", "-o", "json", *options)
     assert json.loads(done.stdout)["rows"] == 30

@@ -23,8 +23,8 @@ from integration.shell import (
     strict_json,
 )
 from phalanx.cli.console import json_text
-from phalanx.cli.console.results import printable
-from phalanx.cli.failures import one_line
+from phalanx.cli.console.messages import to_one_line
+from phalanx.cli.console.results import escape_unprintable
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_describe_counts_by_spec(events: str) -> None:
     assert found["bytes"] == sum(spec["bytes"] for spec in found["specs"])
     shown = run("describe", events).stdout
     assert "decimal128(12, 2)" in shown
-    assert "weak: each partition commits for itself" in shown
+    assert "weak: each partition commits separately" in shown
 
 
 def test_ls_lists_what_partitions_has(events: str) -> None:
@@ -90,7 +90,9 @@ def test_explain_prints_the_plan(events: str) -> None:
 
 
 def test_scan_prints_rows(events: str) -> None:
-    assert run_json("scan", events) == list(json_text.rows(phalanx.open(events).scan().to_arrow()))
+    assert run_json("scan", events) == list(
+        json_text.iter_rows(phalanx.open(events).scan().to_arrow())
+    )
     assert run_json("scan", events, "--where", "id = 3", "--columns", "price, id") == [
         {"price": "-0.01", "id": 3}
     ]
@@ -122,7 +124,7 @@ def test_a_scan_that_cannot_prune_says_so(events: str) -> None:
     assert "3 of 3 partitions" in result.stderr
 
 
-def test_delete_tells_how_many(events: str) -> None:
+def test_delete_shows_how_many(events: str) -> None:
     assert run_json("delete", events, "country = 'US'") == {"rows": 1}
     assert run("delete", events, "country = 'US'").stdout == "Deleted 0 rows.\n"
     assert phalanx.open(events).scan().count_rows() == 2
@@ -143,7 +145,7 @@ def test_json_holds_every_type() -> None:
             "struct": pa.array([{"a": math.nan, "b": b"\x01"}, None]),
         }
     )
-    first, second = strict_json(json_text.dumps(list(json_text.rows(table))))
+    first, second = strict_json(json_text.dumps(list(json_text.iter_rows(table))))
     assert first["float"] == "nan"
     assert first["uint64"] == 2**64 - 1
     assert first["ns"] == "1970-01-01T00:00:00.000000001Z"
@@ -201,13 +203,11 @@ def test_failures_are_one_line(
         ["create", "x", "--partition-by", "id", "--like", "a.csv", "--schema", "b.json"],
     ],
 )
-def test_wrong_usage_is_told_apart(arguments: list[str]) -> None:
+def test_wrong_usage_has_its_own_exit_code(arguments: list[str]) -> None:
     assert_fails(run(*arguments), 2)
 
 
-def test_create_refuses_what_exists_and_types_that_nobody_knows(
-    events: str, tmp_path: Path
-) -> None:
+def test_create_refuses_what_exists_and_unknown_types(events: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("id,note\n1,\n")
     like = ("--like", str(tmp_path / "rows.csv"), "--partition-by", "id")
     assert_fails(run("create", str(tmp_path / "new"), *like), 1, "'note'", "--schema")
@@ -218,8 +218,8 @@ def test_create_refuses_what_exists_and_types_that_nobody_knows(
 
 def test_a_message_is_one_line_without_foreign_places() -> None:
     error = OSError("LanceError(IO): broken\n  pipe, /root/.cargo/lance-1.0/src/io.rs:12:34")
-    assert one_line(error) == "broken pipe."
-    assert printable("a\tb") == r"a\tb"
+    assert to_one_line(error) == "broken pipe."
+    assert escape_unprintable("a\tb") == r"a\tb"
 
 
 # ── as a process ─────────────────────────────────────────────────────────────────────────────

@@ -82,7 +82,7 @@ def test_nested_json_is_parsed_at_every_depth(tmp_path: Path) -> None:
     result = run("append", table.uri, str(tmp_path / "rows.jsonl"), str(tmp_path / "none.jsonl"))
     assert result.exit_code == 0, result.stderr
     assert table.scan().to_arrow() == rows
-    assert run_json("scan", table.uri) == list(json_text.rows(rows))
+    assert run_json("scan", table.uri) == list(json_text.iter_rows(rows))
 
 
 def test_text_without_a_zone_is_in_the_zone_of_its_column(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The shell on snapshots: listed, read again, restored, removed."""
+"""Snapshots in the shell: listed, read, restored and removed."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import phalanx
 from integration.shell import assert_fails, run, run_json
-
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
+from tables import SCHEMA, rows
 
 
 @pytest.fixture
 def events(tmp_path: Path) -> str:
     uri = str(tmp_path / "events")
     table = phalanx.create(uri, SCHEMA, ["k"], transaction="strong")
-    table.append(pa.table([["a", "b"], [1, 1]], schema=SCHEMA))
-    table.append(pa.table([["a", "c"], [2, 2]], schema=SCHEMA))
+    table.append(rows(("a", 1), ("b", 1)))
+    table.append(rows(("a", 2), ("c", 2)))
     table.delete("k = 'b'")
     return uri
 
 
-def scanned(*arguments: str) -> list[tuple[Any, ...]]:
+def scan_rows(*arguments: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in run_json("scan", *arguments))
 
 
@@ -47,7 +45,7 @@ def test_snapshots_are_listed(events: str) -> None:
 
 
 def test_older_snapshots_are_hidden(events: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.cli.commands.maintenance._SHOWN_SNAPSHOTS", 3)
+    monkeypatch.setattr("phalanx.cli.commands.history._SHOWN_SNAPSHOTS", 3)
     shown = run("snapshots", events)
     assert "1 older snapshots: show them with --all or --limit." in shown.stderr
     assert [line.split()[0] for line in shown.stdout.splitlines()[2:]] == ["2", "3", "4"]
@@ -67,11 +65,11 @@ def test_a_weak_table_has_none(tmp_path: Path) -> None:
 
 def test_reading_as_of_a_snapshot(events: str) -> None:
     old = [("a", 1), ("b", 1)]
-    assert scanned(events) == [("a", 1), ("a", 2), ("c", 2)]
-    assert scanned(events, "--snapshot", "2") == old
+    assert scan_rows(events) == [("a", 1), ("a", 2), ("c", 2)]
+    assert scan_rows(events, "--snapshot", "2") == old
     moment = run_json("snapshots", events)[1]["time"]
-    assert scanned(events, "--snapshot", moment) == old
-    assert scanned(events, "--snapshot", moment.removesuffix("+00:00")) == old
+    assert scan_rows(events, "--snapshot", moment) == old
+    assert scan_rows(events, "--snapshot", moment.removesuffix("+00:00")) == old
     assert len(run_json("ls", events, "--snapshot", "2")) == 2
     assert len(run_json("ls", events)) == 3
     plan = run_json("explain", events, "k = 'b'", "--snapshot", "2")
@@ -84,10 +82,10 @@ def test_reading_as_of_a_snapshot(events: str) -> None:
 
 def test_rollback(events: str) -> None:
     assert run_json("rollback", events, "2") == {"rolled_back_to": "2", "snapshot": 5}
-    assert scanned(events) == [("a", 1), ("b", 1)]
+    assert scan_rows(events) == [("a", 1), ("b", 1)]
     moment = run_json("snapshots", events)[2]["time"]
     assert run("rollback", events, moment).stdout == f"Rolled back to {moment}, as snapshot 6.\n"
-    assert scanned(events) == [("a", 1), ("a", 2), ("b", 1), ("c", 2)]
+    assert scan_rows(events) == [("a", 1), ("a", 2), ("b", 1), ("c", 2)]
     assert_fails(run("rollback", events, "99"), 1, "no snapshot 99")
     assert_fails(run("rollback", events, "soon"), 2, "'soon'")
 
@@ -98,7 +96,7 @@ def test_vacuum(events: str) -> None:
     now = ("vacuum", events, "--older-than", "0s")
     shown = run(*now, "--dry-run")
     assert shown.stdout.startswith("Would remove 3 snapshots (1 to 3).\n")
-    assert shown.stderr == "The files are in --output json.\n"
+    assert shown.stderr == "Use --output json to list the files.\n"
     promised = run_json(*now, "--dry-run")
     assert len(run_json("snapshots", events)) == 4
     done = run_json(*now)
@@ -108,7 +106,7 @@ def test_vacuum(events: str) -> None:
     assert done["bytes"] == sum(file["bytes"] for file in done["files"]) > 0
     assert {file["kind"] for file in done["files"]} >= {"version", "data"}
     assert not any(Path(file["path"]).exists() for file in done["files"])
-    assert scanned(events) == [("a", 1), ("a", 2), ("c", 2)]
+    assert scan_rows(events) == [("a", 1), ("a", 2), ("c", 2)]
     assert_fails(run("scan", events, "--snapshot", "2"), 1, "removed by vacuum")
     for wrong in ("7", "d", "-1d", "7 d", "1y", "1.5d"):
         assert_fails(run("vacuum", events, f"--older-than={wrong}"), 2, "such as 7d")
@@ -137,5 +135,5 @@ def test_changes_are_shown(events: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert shown.stderr == ""
     assert shown.stdout.splitlines()[0].split() == ["k", "n", "_change", "_snapshot", "_update"]
     assert "There are more changes" in run("changes", events, "0").stderr
-    assert_fails(run("changes", events, "4", "2"), 1, "must not be the later")
+    assert_fails(run("changes", events, "4", "2"), 1, "must not be later")
     assert_fails(run("changes", events, "yesterday"), 2, "yesterday")

@@ -1,4 +1,4 @@
-"""The shell on rewrites: the plan, the run, what is warned of, and how it fails."""
+"""Rewrites in the shell: the plan, the run, warnings and errors."""
 
 from __future__ import annotations
 
@@ -14,34 +14,31 @@ from rich.console import Console
 import phalanx
 from integration.shell import assert_fails, run, run_json, strict_json
 from phalanx.cli.console import messages as progress
-from phalanx.cli.console.options import size_of
+from phalanx.cli.console.options import parse_size
 from phalanx.planning.rewrites import filter as rewrite_filter
 from phalanx.table.maintenance import rewrite as rewriting
-
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
-
-
-def rows(k: str, *numbers: int) -> pa.Table:
-    return pa.table([[k] * len(numbers), list(numbers)], schema=SCHEMA)
+from tables import SCHEMA, rows_of_key
 
 
-def made(uri: str, mode: str) -> phalanx.Table:
+def create_table(uri: str, mode: str) -> phalanx.Table:
     """Six files for each of a and b, two for c."""
     table = phalanx.create(uri, SCHEMA, ["k"], transaction=mode)
     for file in range(6):
         keys = "ab" if file < 4 else "abc"
-        table.append(pa.concat_tables([rows(k, *range(file * 10, file * 10 + 10)) for k in keys]))
+        table.append(
+            pa.concat_tables([rows_of_key(k, range(file * 10, file * 10 + 10)) for k in keys])
+        )
     return table
 
 
 @pytest.fixture(params=["weak", "strong"])
 def events(request: pytest.FixtureRequest, tmp_path: Path) -> phalanx.Table:
-    return made(str(tmp_path / "events"), request.param)
+    return create_table(str(tmp_path / "events"), request.param)
 
 
 @pytest.fixture
 def strong(tmp_path: Path) -> phalanx.Table:
-    return made(str(tmp_path / "strong"), "strong")
+    return create_table(str(tmp_path / "strong"), "strong")
 
 
 def test_a_dry_run_shows_the_plan(events: phalanx.Table) -> None:
@@ -67,7 +64,7 @@ def test_a_plan_of_nothing(events: phalanx.Table) -> None:
     assert (done.stdout, done.stderr) == ("Nothing to rewrite.\n", "")
 
 
-def test_a_run_tells_what_it_did(events: phalanx.Table) -> None:
+def test_a_run_shows_what_it_did(events: phalanx.Table) -> None:
     before = sorted(events.scan().to_arrow()["n"].to_pylist())
     done = run("rewrite", events.uri, "--where", "k = 'a'")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -96,7 +93,7 @@ def test_a_run_tells_what_it_did(events: phalanx.Table) -> None:
     ],
 )
 def test_options_are_those_of_a_plan(arguments: list[str], files: int, tmp_path: Path) -> None:
-    table = made(str(tmp_path / "t"), "weak")
+    table = create_table(str(tmp_path / "t"), "weak")
     table.delete("k = 'c' AND n = 40")
     plan = run_json("rewrite", table.uri, "--dry-run", *arguments)
     assert plan["rewritten_files"] == files
@@ -115,21 +112,21 @@ def test_rows_move_to_another_spec(strong: phalanx.Table) -> None:
     assert (found["files_before"], found["rows"]) == (14, 140)
     assert set(strong.files()["spec_id"].to_pylist()) == {2}
     shown = run("rewrite", strong.uri, "--target-spec", "2", "--dry-run").stdout
-    assert "Spec v1 holds no files any more: it can be retired.\n" in shown
+    assert "Spec v1 no longer holds files: it can be retired.\n" in shown
 
 
 def test_what_others_change_meanwhile_is_a_warning(
     events: phalanx.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = iter(range(100))
-    before: Callable[..., Any] = rewriting.Compaction._ran
+    before: Callable[..., Any] = rewriting.Compaction._run_groups
 
     def ran(*arguments: Any) -> Any:
         done = before(*arguments)
         phalanx.open(events.uri).delete(f"k = 'a' AND n = {next(numbers)}")
         return done
 
-    monkeypatch.setattr(rewriting.Compaction, "_ran", ran)
+    monkeypatch.setattr(rewriting.Compaction, "_run_groups", ran)
     done = run("rewrite", events.uri)
     assert done.exit_code == 0
     assert done.stdout.startswith("Rewrote 6 files (")
@@ -150,7 +147,7 @@ def test_what_the_filter_cannot_decide_is_a_warning(
     def fails(*_: Any) -> Any:
         raise ValueError("no idea")
 
-    monkeypatch.setattr(rewrite_filter, "inclusive", fails)
+    monkeypatch.setattr(rewrite_filter, "project_inclusive", fails)
     where = ("rewrite", events.uri, "--where", "k = 'a'")
     warning = "warning: 3 partitions of spec v1 included undecided: no idea\n"
     plan = run(*where, "--dry-run", "--output", "json")
@@ -201,7 +198,7 @@ def test_failures_are_one_line(
         ["--output", "yaml"],
     ],
 )
-def test_wrong_usage_is_told_apart(arguments: list[str]) -> None:
+def test_wrong_usage_has_its_own_exit_code(arguments: list[str]) -> None:
     assert_fails(run("rewrite", "x", *arguments), 2, arguments[0])
     assert_fails(run("rewrite"), 2)
 
@@ -209,7 +206,7 @@ def test_wrong_usage_is_told_apart(arguments: list[str]) -> None:
 def test_sizes_have_units() -> None:
     texts = ["7", "7b", "2k", "2KiB", "3 MB", "1GB", "1t"]
     sizes = [7, 7, 2 << 10, 2 << 10, 3 << 20, 1 << 30, 1 << 40]
-    assert [size_of(text, "'--size'") for text in texts] == sizes
+    assert [parse_size(text, "'--size'") for text in texts] == sizes
 
 
 def test_a_terminal_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +225,6 @@ def test_a_terminal_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(progress, "Progress", bar)
     monkeypatch.setattr(progress, "Console", lambda **_: Console(force_terminal=True))
-    with progress.counting_groups("rewriting") as tell:
+    with progress.show_group_progress("rewriting") as tell:
         tell(2, 1000)
     assert seen == [{"completed": 2, "total": 1000, "counted": "2 of 1,000 groups"}]

@@ -11,6 +11,7 @@ import pytest
 
 import phalanx
 from integration.shell import assert_fails, run, run_json
+from tables import ids
 
 TODAY = datetime.now(UTC).date()
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("s", pa.string())])
@@ -24,10 +25,6 @@ def uri(tmp_path: Path) -> str:
     table = phalanx.create(tmp_path / "t", SCHEMA, ["day"], transaction="strong")
     table.append(ROWS)
     return table.uri
-
-
-def ids(uri: str) -> list[int]:
-    return sorted(phalanx.open(uri).scan().to_arrow()["id"].to_pylist())
 
 
 def test_update(uri: str) -> None:

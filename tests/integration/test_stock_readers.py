@@ -29,7 +29,7 @@ from lance_namespace import (
 
 import phalanx
 from phalanx.model.schema.schema import Schema
-from phalanx.storage.lance.schema import ids_of
+from phalanx.storage.lance.schema import field_ids_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("country", pa.string()), ("amount", pa.int32())])
 ROWS = pa.table(
@@ -52,7 +52,7 @@ def stock(table: phalanx.Table) -> catalog.LanceNamespace:
 
 
 def paths_of_tables(namespace: catalog.LanceNamespace, *parent: str) -> list[list[str]]:
-    """The tables that a client finds by walking down."""
+    """Return the tables that a client finds from a namespace down."""
     here = list(parent)
     found = [[*here, name] for name in namespace.list_tables(ListTablesRequest(id=here)).tables]
     for name in namespace.list_namespaces(ListNamespacesRequest(id=here)).namespaces:
@@ -121,14 +121,14 @@ def test_duckdb_reads_a_leaf_and_the_manifest(table: phalanx.Table) -> None:
     path = folder / EXTENSION.format(duckdb.__version__)
     connection.execute(f"LOAD '{path}'")
 
-    def scanned(uri: str, what: str = "*") -> pa.Table:
+    def scan_leaf(uri: str, what: str = "*") -> pa.Table:
         return connection.sql(f"SELECT {what} FROM __lance_scan('{uri}')").to_arrow_table()
 
-    parts = [scanned(uri) for uri in table.partitions().column("location").to_pylist()]
+    parts = [scan_leaf(uri) for uri in table.partitions().column("location").to_pylist()]
     assert in_order(pa.concat_tables(parts)) == in_order(table.scan().to_arrow())
     manifest = lance.dataset(f"{table.uri}/__manifest").to_table()
     columns = ["object_id", "object_type", "location", "partition_field_country"]
-    found = scanned(f"{table.uri}/__manifest", ", ".join(columns))
+    found = scan_leaf(f"{table.uri}/__manifest", ", ".join(columns))
     assert found.sort_by("object_id").to_pylist() == (
         manifest.select(columns).sort_by("object_id").to_pylist()
     )
@@ -212,7 +212,7 @@ def test_a_leaf_is_a_lance_table_that_anyone_with_its_path_can_write(table: phal
     database.create_table(name, rows.slice(0, 0), namespace_path=namespace, mode="overwrite")
     assert everything(table)[:4] == manifest
     assert table.scan().count_rows() == 2 * ROWS.num_rows - rows.num_rows
-    # The rows can be had back as long as nobody cleans the leaf's old versions up.
+    # The rows can be restored until the leaf's old versions are cleaned up.
     assert lance.dataset(leaf.uri, version=leaf.version).to_table() == rows
 
 
@@ -267,7 +267,7 @@ def test_every_leaf_has_the_field_ids_of_the_namespace(tmp_path: Path) -> None:
     table.rename_column("place", "address")
     table.promote_column("id", pa.int64())
     table.promote_column("address.zip", pa.int64())
-    now = phalanx.model.schema.rows.without_ids(table.schema)
+    now = phalanx.model.schema.rows.remove_ids(table.schema)
     table.append(
         pa.Table.from_pylist(
             [
@@ -283,7 +283,7 @@ def test_every_leaf_has_the_field_ids_of_the_namespace(tmp_path: Path) -> None:
     assert len(leaves) == 4
     for uri in leaves:
         leaf = lance.dataset(uri)
-        assert ids_of(leaf) == expected
+        assert field_ids_of(leaf) == expected
         assert leaf.schema.equals(now)
     found = {row["id"]: row for row in table.scan().to_arrow().to_pylist()}
     assert found[1]["address"] == {"city": "x", "zip": 1}

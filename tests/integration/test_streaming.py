@@ -88,13 +88,13 @@ def test_more_rows_than_the_buffer_holds(
 ) -> None:
     monkeypatch.setattr(shuffling, "BUFFER_BYTES", buffer)
     put_aside = []
-    original = shuffling._put_aside
+    original = shuffling._spill
 
-    def counted(*arguments: Any) -> Any:
+    def record_put_aside(*arguments: Any) -> Any:
         put_aside.append(1)
         return original(*arguments)
 
-    monkeypatch.setattr(shuffling, "_put_aside", counted)
+    monkeypatch.setattr(shuffling, "_spill", record_put_aside)
     assert table.append(stream(60)) == 600
     assert put_aside
     assert table.files()["fragment_id"].to_pylist() == [0, 0, 0, 0]

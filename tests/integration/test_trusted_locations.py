@@ -46,7 +46,7 @@ def numbers(found: pa.Table) -> list[int]:
 
 
 def _elsewhere(table: phalanx.Table) -> int:
-    """How many rows another process reads."""
+    """Return how many rows another process reads."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(count, table).result()
 

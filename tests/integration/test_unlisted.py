@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 from lance import blob_array, blob_field
 
-from phalanx.storage.cleanup.unlisted import main_versions, name_of, unlisted
+from phalanx.storage.cleanup.unlisted import find_unlisted, list_main_versions, parse_file_name
 from phalanx.storage.lance.files import Folder
 from phalanx.storage.lance.location import Location
 
 LATER = datetime.now(UTC) + timedelta(days=1)
 
 
-def removed(location: Location, needed: Iterable[int] = ()) -> list[str]:
-    """Delete what is not listed; the kinds of the files."""
+def remove_unlisted(location: Location, needed: Iterable[int] = ()) -> list[str]:
+    """Delete the files that are not listed; return their kinds."""
     folder = Folder(location)
-    found = unlisted(location, folder.files(), needed, LATER)
+    found = find_unlisted(location, folder.list_files(), needed, LATER)
     folder.delete([file.path for _, file in found.files])
     return sorted(name.kind for name, _ in found.files)
 
@@ -41,11 +41,11 @@ def test_blobs_go_with_their_data_file(location: Location) -> None:
         blobs = blob_array([b"x" * size, b"y" * 10_000_000, b"z"])
         rows = pa.table([blobs, pa.array([1, 2, 3])], schema=schema)
         lance.write_dataset(rows, location.uri, mode="overwrite", data_storage_version="2.2")
-    kinds = removed(location)
+    kinds = remove_unlisted(location)
     assert kinds.count("version") == kinds.count("transaction") == 1
-    # A data file, and two beside it.
+    # A data file, and two others.
     assert kinds.count("data") == 3
-    left = [file.path for file in Folder(location).files() if file.path.startswith("data/")]
+    left = [file.path for file in Folder(location).list_files() if file.path.startswith("data/")]
     assert len(left) == 3
     blobs = lance.dataset(location.uri).take_blobs("b", indices=[0, 1, 2])
     assert [len(blob.readall()) for blob in blobs] == [200_000, 10_000_000, 1]
@@ -58,15 +58,17 @@ def test_indexes_of_all_segments_stay(location: Location) -> None:
     dataset = lance.dataset(location.uri)
     dataset.optimize.optimize_indices(num_indices_to_merge=0)
     dataset.optimize.compact_files(defer_index_remap=True)
-    before = {file.path for file in Folder(location).files() if file.path.startswith("_indices/")}
-    assert removed(location)
+    before = {
+        file.path for file in Folder(location).list_files() if file.path.startswith("_indices/")
+    }
+    assert remove_unlisted(location)
     assert before == {
-        file.path for file in Folder(location).files() if file.path.startswith("_indices/")
+        file.path for file in Folder(location).list_files() if file.path.startswith("_indices/")
     }
     dataset = lance.dataset(location.uri)
     assert dataset.to_table(filter="n = 15")["n"].to_pylist() == [15]
     dataset.create_scalar_index("n", "BTREE", replace=True)
-    removed(location)
+    remove_unlisted(location)
     assert lance.dataset(location.uri).to_table(filter="n = 15")["n"].to_pylist() == [15]
 
 
@@ -76,11 +78,11 @@ def test_deleted_rows(location: Location, many: bool) -> None:
     dataset = lance.write_dataset(ints(0, 100_000), location.uri)
     for number in range(3):
         dataset.delete(f"n % 7 = {number}" if many else f"n = {number}")
-    kinds = removed(location, {2})
+    kinds = remove_unlisted(location, {2})
     assert kinds.count("deletions") == 1
     assert kinds.count("version") == 2
     suffix = "bin" if many else "arrow"
-    names = [file.path for file in Folder(location).files() if "_deletions/" in file.path]
+    names = [file.path for file in Folder(location).list_files() if "_deletions/" in file.path]
     assert len(names) == 2
     assert all(name.endswith(suffix) for name in names)
     for version in (2, 4):
@@ -100,7 +102,7 @@ def test_what_a_killed_writer_was_writing(name: str, location: Location) -> None
     dataset = lance.write_dataset(ints(0), location.uri)
     debris = Path(location.uri) / name
     debris.write_bytes(b"half a file")
-    assert removed(location) == ["temporary"]
+    assert remove_unlisted(location) == ["temporary"]
     assert not debris.exists()
     assert dataset.to_table().num_rows == 10
 
@@ -109,17 +111,21 @@ def test_old_names_of_versions(location: Location) -> None:
     lance.write_dataset(ints(0), location.uri, enable_v2_manifest_paths=False)
     for number in range(1, 4):
         lance.write_dataset(ints(number), location.uri, mode="overwrite")
-    files = Folder(location).files()
+    files = Folder(location).list_files()
     assert "_versions/1.manifest" in {file.path for file in files}
-    assert list(main_versions(files)) == [1, 2, 3, 4]
-    assert removed(location, {2}).count("version") == 2
+    assert list(list_main_versions(files)) == [1, 2, 3, 4]
+    assert remove_unlisted(location, {2}).count("version") == 2
     assert lance.dataset(location.uri, version=2).to_table()["n"][0].as_py() == 1
     assert lance.dataset(location.uri).to_table()["n"][0].as_py() == 3
 
 
 def test_a_checksum_that_was_being_written() -> None:
     checksum = "_phalanx_checksums/data/x.lance.json"
-    assert name_of(f"{checksum}#1") == name_of(checksum) == name_of("data/x.lance")
+    assert (
+        parse_file_name(f"{checksum}#1")
+        == parse_file_name(checksum)
+        == parse_file_name("data/x.lance")
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,4 +148,4 @@ def test_a_checksum_that_was_being_written() -> None:
     ],
 )
 def test_strange_files_have_no_name(path: str) -> None:
-    assert name_of(path) is None
+    assert parse_file_name(path) is None

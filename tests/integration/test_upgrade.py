@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from integration.expression_rows import SCHEMA as PAIRS
-from integration.expression_rows import leaf, pin, pins, seen
-from integration.expression_rows import rows as pairs
+from integration.expression_rows import leaf, pin, pins, read_pairs
 from integration.shell import assert_fails, run, run_json
 from phalanx.errors import InvalidSpec, PhalanxError
+from tables import SCHEMA as PAIRS
+from tables import rows as pairs
 
 SCHEMA = pa.schema(
     [
@@ -75,8 +75,8 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def drafted(tmp_path: Path, mode: str) -> phalanx.Table:
-    """Two specs of what both formats say alike, and deleted rows."""
+def draft_table(tmp_path: Path, mode: str) -> phalanx.Table:
+    """A draft table with two specs that both formats can express, and deleted rows."""
     table = phalanx.create(
         tmp_path / "t", SCHEMA, MEANING_THE_SAME[:3], transaction=mode, layout="expressions"
     )
@@ -109,7 +109,7 @@ def test_every_operation_on_hashed_partitions(tmp_path: Path, mode: str) -> None
         brute = [row for row in expected.to_pylist() if _holds(where, row)]
         assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, brute)), where
     plan = table.plan("id = 3 AND name = 'n0' AND ts = '2025-01-22'")
-    assert plan.planned <= 2 < plan.total_partitions
+    assert plan.scanned_partitions <= 2 < plan.total_partitions
     assert table.plan("id = 3").fail_open == ()
     assert table.delete("id = 3") == 1
     table.overwrite_partitions(rows(40, 1))
@@ -160,7 +160,7 @@ def _holds(where: str, row: dict[str, Any]) -> bool:
 
 
 def test_a_dropped_source_counts_as_null(tmp_path: Path) -> None:
-    """Rule 4: the hash goes by what is left of its columns, and is NULL when nothing is."""
+    """Rule 4: the hash uses the columns that are left, and is NULL if there are none."""
     table = phalanx.create(
         tmp_path / "t", SCHEMA, [phalanx.multi_bucket(["id", "name"], 16)], layout="expressions"
     )
@@ -170,7 +170,7 @@ def test_a_dropped_source_counts_as_null(tmp_path: Path) -> None:
     assert table.scan("id = 3").count_rows() == 1
     table.drop_column("id")
     assert table.scan("x = 1.5").count_rows() == 1
-    values = table.specs[1].partition_values(
+    values = table.specs[1].compute_partition_values(
         table.scan().to_arrow(), phalanx.model.schema.schema.Schema.of(table.schema)
     )
     assert values.column(0).null_count == 5
@@ -191,39 +191,41 @@ def test_unknown_layouts_and_hashes_are_refused(tmp_path: Path) -> None:
 # ── upgraded ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_upgrade_keeps_every_row_and_every_plan(drafted: phalanx.Table, mode: str) -> None:
-    everything, plans = contents(drafted), planned(drafted)
-    versions = [each.version for each in drafted.plan().partitions]
-    files = {path for path in Path(drafted.uri).rglob("data/*") if "__manifest" not in str(path)}
-    asked = drafted.upgrade(dry_run=True)
-    assert (asked.dry_run, asked.refused, drafted.layout) == (True, (), "expressions")
-    done = drafted.upgrade()
+def test_an_upgrade_keeps_every_row_and_every_plan(draft_table: phalanx.Table, mode: str) -> None:
+    everything, plans = contents(draft_table), planned(draft_table)
+    versions = [each.version for each in draft_table.plan().partitions]
+    files = {
+        path for path in Path(draft_table.uri).rglob("data/*") if "__manifest" not in str(path)
+    }
+    asked = draft_table.upgrade(dry_run=True)
+    assert (asked.dry_run, asked.refused, draft_table.layout) == (True, (), "expressions")
+    done = draft_table.upgrade()
     assert (done.changes, done.dry_run) == (asked.changes, False)
     assert 'v1 ts_year: date_part(\'year\', col0) becomes {"type": "year"}' in done.changes
     assert any("loud" in each and "as it is" in each for each in done.changes)
-    for table in (drafted, phalanx.open(drafted.uri)):
+    for table in (draft_table, phalanx.open(draft_table.uri)):
         assert (table.layout, table.mode) == ("namespace", mode)
         assert contents(table) == everything
         assert planned(table) == plans
         assert [each.version for each in table.plan().partitions] == versions
-    manifest = lance.dataset(f"{drafted.uri}/__manifest")
+    manifest = lance.dataset(f"{draft_table.uri}/__manifest")
     stored = json.loads(manifest.metadata["partition_spec_v1"])
     assert [each["transform"]["type"] for each in stored["fields"]] == ["year", "month", "truncate"]
     assert not {"read_branch", "read_tag"} & set(manifest.schema.names)
     assert files == {
-        path for path in Path(drafted.uri).rglob("data/*") if "__manifest" not in str(path)
+        path for path in Path(draft_table.uri).rglob("data/*") if "__manifest" not in str(path)
     }
     if mode == "strong":
-        assert drafted.snapshots()["operation"].to_pylist()[-1] == "upgrade"
-        assert contents(drafted.at(2)) == sorted(map(repr, rows().to_pylist()))
-    again = drafted.upgrade()
+        assert draft_table.snapshots()["operation"].to_pylist()[-1] == "upgrade"
+        assert contents(draft_table.at(2)) == sorted(map(repr, rows().to_pylist()))
+    again = draft_table.upgrade()
     assert (again.changes, again.refused, again.layout) == ((), (), "namespace")
-    drafted.evolve([phalanx.bucket("id", 4)])
-    drafted.append(rows(80))
-    assert drafted.scan().count_rows() == 119
+    draft_table.evolve([phalanx.bucket("id", 4)])
+    draft_table.append(rows(80))
+    assert draft_table.scan().count_rows() == 119
 
 
-def test_a_writer_beside_an_upgrade_is_told(tmp_path: Path) -> None:
+def test_a_writer_during_an_upgrade_gets_an_error(tmp_path: Path) -> None:
     table = phalanx.create(tmp_path / "t", PAIRS, ["k"], transaction="strong", layout="expressions")
     table.append(pairs(("a", 1)))
     other = phalanx.open(table.uri)
@@ -233,7 +235,7 @@ def test_a_writer_beside_an_upgrade_is_told(tmp_path: Path) -> None:
     with pytest.raises(phalanx.CommitConflict, match="changed its schema, its specs or its mode"):
         txn.__exit__(None, None, None)
     other.append(pairs(("a", 3)))
-    assert seen(phalanx.open(table.uri)) == [("a", 1), ("a", 3)]
+    assert read_pairs(phalanx.open(table.uri)) == [("a", 1), ("a", 3)]
 
 
 def test_tags_become_versions(tmp_path: Path) -> None:
@@ -246,11 +248,11 @@ def test_tags_become_versions(tmp_path: Path) -> None:
     before = pins(table, "b")[0]
     done = table.upgrade()
     assert done.changes[-1].endswith(f"the tag 'release' becomes version {older}")
-    assert seen(phalanx.open(table.uri)) == [("a", 1), ("b", 1)]
+    assert read_pairs(phalanx.open(table.uri)) == [("a", 1), ("b", 1)]
     listed = {row["k"]: row["read_version"] for row in table.partitions().to_pylist()}
     assert listed == {"a": older, "b": before}
     table.append(pairs(("a", 3)))
-    assert seen(phalanx.open(table.uri)) == [("a", 1), ("a", 3), ("b", 1)]
+    assert read_pairs(phalanx.open(table.uri)) == [("a", 1), ("a", 3), ("b", 1)]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +303,7 @@ def test_the_shell_creates_describes_and_upgrades(tmp_path: Path) -> None:
     assert "is of the newest format" in run("upgrade", uri).stdout
 
 
-def test_the_shell_tells_what_is_refused(tmp_path: Path) -> None:
+def test_the_shell_shows_what_is_refused(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     phalanx.create(uri, SCHEMA, [phalanx.bucket("id", 4)], layout="expressions")
     assert "Would refuse to upgrade" in run("upgrade", uri, "--dry-run").stdout

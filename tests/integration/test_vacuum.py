@@ -1,4 +1,4 @@
-"""Vacuum: what no snapshot needs goes, and nothing else, whoever writes meanwhile."""
+"""Vacuum removes what no snapshot needs and nothing else, also with concurrent writers."""
 
 from __future__ import annotations
 
@@ -20,33 +20,30 @@ from lance import LanceDataset, LanceOperation
 import phalanx
 from integration.stores import Store
 from phalanx.errors import CommitConflict, ForeignWrite, PhalanxError, StorageFailure
-from phalanx.storage.commit.head import Head, head_of
+from phalanx.storage.commit.head import Head, read_head
 from phalanx.storage.lance import files
-from phalanx.storage.lance.location import Location, forget_session
+from phalanx.storage.lance.location import Location, clear_shared_session
 from phalanx.storage.leaf import leaf
 from phalanx.storage.manifest.manifest import Manifest
 from phalanx.storage.state.naming import leaf_directory
+from phalanx.table.handle import handle_of
 from phalanx.table.maintenance import vacuum as vacuuming
 from phalanx.table.transactions import strong_mode as strong
 from phalanx.table.transactions import strong_target as staged
 from phalanx.table.write.transaction import Transaction
+from tables import SCHEMA, SOAK, rows
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 NOTHING = timedelta(0)
 
 
-def rows(*pairs: tuple[str | None, int]) -> pa.Table:
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
-
-
-def held(table: Any, where: str | None = None) -> list[tuple[str | None, int]]:
+def read_rows(table: Any, where: str | None = None) -> list[tuple[str | None, int]]:
     found = table.scan(where).to_arrow().to_pylist()
     return sorted(((row["k"], row["n"]) for row in found), key=str)
 
 
-def again(table: phalanx.Table) -> phalanx.Table:
+def reopen(table: phalanx.Table) -> phalanx.Table:
     """The same table, as another process would open it."""
-    return phalanx.open(table.uri, storage_options=table._manifest.root.storage_options)
+    return phalanx.open(table.uri, storage_options=handle_of(table).root.storage_options)
 
 
 @pytest.fixture
@@ -59,13 +56,13 @@ def table(root: str, store: Store) -> phalanx.Table:
 
 
 def pause(table: phalanx.Table) -> datetime:
-    """Let the clock of the store go on, which may count in seconds; the time after that."""
-    time.sleep(0.02 if table._manifest.root.is_local else 1.01)
+    """Wait for the clock of the store, which may count in seconds; return the time afterwards."""
+    time.sleep(0.02 if handle_of(table).root.is_local else 1.01)
     return datetime.now(UTC)
 
 
 def vacuum(table: phalanx.Table, since: datetime | None = None) -> phalanx.Vacuumed:
-    """Keep what was the newest at any moment since then (now); a dry run says the same before."""
+    """Keep what was the newest at any moment since then (now). A dry run first says the same."""
     pause(table)
     older_than = NOTHING if since is None else datetime.now(UTC) - since
     promised = table.vacuum(older_than, dry_run=True)
@@ -86,16 +83,16 @@ def fail(*_: object, **__: object) -> None:
     raise RuntimeError("cut off")
 
 
-# ── what is there, found without what vacuum finds it with ───────────────────────────────────
+# ── what exists, found without the code of vacuum ────────────────────────────────────────────
 
 
-def read_anew(table: phalanx.Table) -> tuple[set[str], dict[int | None, list[str]]]:
+def read_uncached(table: phalanx.Table) -> tuple[set[str], dict[int | None, list[str]]]:
     """The data and deletion files that snapshots and mains list, and the rows of each snapshot.
 
     Nothing is taken from the cache.
     """
-    forget_session()
-    fresh, options = again(table), table._manifest.root.storage_options
+    clear_shared_session()
+    fresh, options = reopen(table), handle_of(table).root.storage_options
     listed: set[str] = set()
     states: dict[int | None, list[str]] = {}
     for number in fresh.snapshots()["id"].to_pylist() or [None]:
@@ -116,7 +113,7 @@ def read_anew(table: phalanx.Table) -> tuple[set[str], dict[int | None, list[str
     return listed, states
 
 
-def stored(store: Store, table: phalanx.Table, *kinds: str) -> set[str]:
+def list_leaf_files(store: Store, table: phalanx.Table, *kinds: str) -> set[str]:
     """The files of the leaves, those of some kinds only, by their paths below the root."""
     root = table.uri.removeprefix("s3://")
     inside = {path.removeprefix(f"{root}/") for path in store.files(table.uri)}
@@ -128,12 +125,12 @@ def stored(store: Store, table: phalanx.Table, *kinds: str) -> set[str]:
 
 
 def assert_clean(store: Store, table: phalanx.Table) -> dict[int | None, list[str]]:
-    """Every retained snapshot is read in full, and no data or deletion file is there for nothing.
+    """Check that retained snapshots can be read, and that they need every data and deletion file.
 
-    Returns the rows of each.
+    Return the rows of each snapshot.
     """
-    listed, states = read_anew(table)
-    assert stored(store, table, "data", "_deletions") == listed
+    listed, states = read_uncached(table)
+    assert list_leaf_files(store, table, "data", "_deletions") == listed
     return states
 
 
@@ -147,14 +144,14 @@ def test_retained_snapshots_are_read_in_full(table: phalanx.Table, store: Store)
     pause(table)
     table.append(rows(("a", 5)))
     table.overwrite_partitions(rows(("c", 6), (None, 6)))
-    _, before = read_anew(table)
+    _, before = read_uncached(table)
     done = vacuum(table, since)
     # The fourth was the newest then.
     assert done.snapshots == (1, 2, 3)
     assert table.snapshots()["id"].to_pylist() == [4, 5, 6]
     after = assert_clean(store, table)
     assert after == {number: before[number] for number in (4, 5, 6)}
-    assert held(table.at(since)) == held(table.at(4)) == [("a", 2), ("a", 3), ("c", 3)]
+    assert read_rows(table.at(since)) == read_rows(table.at(4)) == [("a", 2), ("a", 3), ("c", 3)]
     for gone in (1, 3, table.snapshots()["time"][0].as_py() - timedelta(microseconds=1)):
         with pytest.raises(PhalanxError, match=r"4 to 6\. Older ones were removed by vacuum"):
             table.at(gone)
@@ -163,7 +160,7 @@ def test_retained_snapshots_are_read_in_full(table: phalanx.Table, store: Store)
     assert vacuum(table, since).snapshots == ()
     assert vacuum(table).snapshots == (4, 5)
     assert assert_clean(store, table) == {6: before[6]}
-    assert held(table.at(6)) == held(table)
+    assert read_rows(table.at(6)) == read_rows(table)
 
 
 def test_the_result_says_what_went(table: phalanx.Table, store: Store) -> None:
@@ -182,7 +179,7 @@ def test_the_result_says_what_went(table: phalanx.Table, store: Store) -> None:
     assert done.bytes == sum(before[path] for path in gone) > 0
     assert set(done.files["kind"].to_pylist()) == {"version", "transaction", "data"}
     assert done.files.schema.names == ["path", "kind", "bytes", "modified"]
-    with pytest.raises(PhalanxError, match="not a negative one"):
+    with pytest.raises(PhalanxError, match="that is not negative"):
         table.vacuum(timedelta(days=-1))
     with pytest.raises(PhalanxError, match="expected a timedelta"):
         table.vacuum(7)  # type: ignore[arg-type]
@@ -196,14 +193,14 @@ def test_recent_files_stay(table: phalanx.Table, store: Store) -> None:
     done = table.vacuum()
     assert (done.snapshots, done.files.num_rows, done.bytes) == ((), 0, 0)
     assert set(before) <= set(store.files(table.uri))
-    assert len(held(table.at(2))) == 3
+    assert len(read_rows(table.at(2))) == 3
 
 
 def test_debris_goes(table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What writers leave behind that die, fail, or lose: versions, data, whole leaves."""
-    clean = stored(store, table)
+    """The files of writers that die, fail or lose a race: versions, data and whole leaves."""
+    clean = list_leaf_files(store, table)
     with monkeypatch.context() as patch:
-        patch.setattr(staged.StagedChanges, "discard", lambda self: None)
+        patch.setattr(staged.StrongTarget, "discard", lambda self: None)
         with pytest.raises(RuntimeError, match="cut off"):
             run(
                 table,
@@ -216,12 +213,12 @@ def test_debris_goes(table: phalanx.Table, store: Store, monkeypatch: pytest.Mon
                 table,
                 lambda txn: txn.append(rows(("a", 11), ("other", 11))),
                 lambda txn: txn.delete("k = 'b'"),
-                lambda _: again(table).delete("k = 'b'"),
+                lambda _: reopen(table).delete("k = 'b'"),
             )
-    schema = table._manifest.properties.schema
-    root = table._manifest.root
-    leaf.create(root.child(leaf_directory("v1$0123456789abcdef$dataset")), schema)
-    stranger = root.child(leaf_directory("v1$someone else's$dataset"))
+    schema = handle_of(table).state.properties.schema
+    root = handle_of(table).root
+    leaf.create_leaf(root.leaf(leaf_directory("v1$0123456789abcdef$dataset")), schema)
+    stranger = root.leaf(leaf_directory("v1$someone else's$dataset"))
     lance.write_dataset(rows(("x", 1)), stranger.uri, storage_options=root.storage_options)
     name = stranger.uri.rpartition("/")[2]
     folders = store.folders(table.uri)
@@ -230,15 +227,15 @@ def test_debris_goes(table: phalanx.Table, store: Store, monkeypatch: pytest.Mon
     assert "orphan" in done.files["kind"].to_pylist()
     assert len(store.folders(table.uri)) == 4
     assert name in store.folders(table.uri)
-    left = {path for path in stored(store, table) if not path.startswith(f"{name}/")}
+    left = {path for path in list_leaf_files(store, table) if not path.startswith(f"{name}/")}
     if root.is_local:
         assert sorted(os.listdir(table.uri)) == sorted(store.folders(table.uri))
-    listed, _ = read_anew(table)
+    listed, _ = read_uncached(table)
     assert {path for path in left if path.split("/")[1] in ("data", "_deletions")} == listed
     # The newest snapshot has a version of its own in each leaf, and main has one.
     versions = [path for path in left if "/_versions/" in path and path.endswith(".manifest")]
     assert len(versions) == 2 * 2
-    assert held(table) == [("a", 1), ("a", 2)]
+    assert read_rows(table) == [("a", 1), ("a", 2)]
     assert clean != left
 
 
@@ -297,7 +294,7 @@ def test_a_leaf_with_branches_is_left_alone(table: phalanx.Table, store: Store) 
     name = location.rpartition("/")[2]
     assert done.files.num_rows
     assert not any(name in path for path in done.files["path"].to_pylist())
-    assert held(table) == [("a", 9), ("b", 9)]
+    assert read_rows(table) == [("a", 9), ("b", 9)]
 
 
 def test_an_index_stays(table: phalanx.Table, store: Store) -> None:
@@ -311,21 +308,21 @@ def test_an_index_stays(table: phalanx.Table, store: Store) -> None:
             table.vacuum(NOTHING, dry_run=dry_run)
     assert store.files(table.uri) == before
     table.keep_foreign_writes()
-    indexes = stored(store, table, "_indices")
+    indexes = list_leaf_files(store, table, "_indices")
     assert indexes
     vacuum(table)
-    assert stored(store, table, "_indices") == indexes
+    assert list_leaf_files(store, table, "_indices") == indexes
     version = table.plan("k = 'a'").partitions[0].version
     dataset = lance.dataset(location, version=version, storage_options=options)
     assert dataset.describe_indices()[0].name == "n_idx"
     assert dataset.to_table(filter="n = 2")["n"].to_pylist() == [2]
-    # A version without it makes it go, folder and all.
+    # A version without it removes it with its folder.
     table.overwrite(rows(("a", 1)))
     lance.dataset(location, storage_options=options).drop_index("n_idx")
     table.keep_foreign_writes()
     vacuum(table)
-    assert not stored(store, table, "_indices")
-    if table._manifest.root.is_local:
+    assert not list_leaf_files(store, table, "_indices")
+    if handle_of(table).root.is_local:
         assert os.listdir(f"{location}/_indices") == []
 
 
@@ -339,7 +336,7 @@ def test_schema_changes_in_between(table: phalanx.Table, store: Store) -> None:
     table.evolve([phalanx.bucket("m", 2)])
     table.append(pa.table({"k": ["z"], "m": [7], "f": [1.5]}))
     table.drop_column("f")
-    _, before = read_anew(table)
+    _, before = read_uncached(table)
     done = vacuum(table, since)
     assert done.snapshots == (1, 2, 3)
     after = assert_clean(store, table)
@@ -354,43 +351,43 @@ def test_schema_changes_in_between(table: phalanx.Table, store: Store) -> None:
 def test_a_schema_change_that_was_cut_off(
     table: phalanx.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In between the manifest has other properties than the snapshot that it shows."""
+    """The interrupted change leaves a manifest whose properties its newest snapshot lacks."""
     with monkeypatch.context() as patch:
         patch.setattr(strong.head, "commit", fail)
         with pytest.raises(RuntimeError, match="cut off"):
             table.add_column(pa.field("f", pa.float32()))
     since = pause(table)
     pause(table)
-    again(table).delete("n = 1")
+    reopen(table).delete("n = 1")
     assert vacuum(table, since).snapshots == (1,)
     assert table.at(2).schema.names == ["k", "n"]
-    assert held(table.at(2)) == [("a", 1), ("a", 2), ("b", 1)]
+    assert read_rows(table.at(2)) == [("a", 1), ("a", 2), ("b", 1)]
     assert table.at(3).schema.names == ["k", "n", "f"]
 
 
 def test_a_snapshot_from_a_wrong_clock(
     table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it follows was the newest until then, by the clock of the snapshots."""
+    """Snapshot 3 is dated an hour ahead, so until then snapshot 2 is the newest and is kept."""
     with monkeypatch.context() as patch:
         patch.setattr("phalanx.storage.commit.head.datetime", _clock(timedelta(hours=1)))
         table.delete("n = 1")
     assert vacuum(table).snapshots == (1,)
     assert list(assert_clean(store, table)) == [2, 3]
-    assert held(table.at(2)) == [("a", 1), ("a", 2), ("b", 1)]
+    assert read_rows(table.at(2)) == [("a", 1), ("a", 2), ("b", 1)]
     table.append(rows(("a", 5)))
     vacuum(table)
     assert list(assert_clean(store, table)) == [2, 3, 4]
 
 
 def test_the_schema_of_the_newest_snapshot(table: phalanx.Table) -> None:
-    """Its manifest may go, in favour of a later one that shows the same."""
+    """Vacuum may remove the snapshot's manifest version if a later one shows the same schema."""
     vacuum(table)
     vacuum(table)
     assert table.at(2).schema.names == ["k", "n"]
     table.add_column(pa.field("f", pa.float32()))
     assert table.at(2).schema.names == ["k", "n"]
-    assert held(table.at(2)) == [("a", 1), ("a", 2), ("b", 1)]
+    assert read_rows(table.at(2)) == [("a", 1), ("a", 2), ("b", 1)]
     vacuum(table)
     assert table.at(3).schema.names == ["k", "n", "f"]
 
@@ -402,7 +399,7 @@ def test_the_manifest_shrinks(table: phalanx.Table, store: Store) -> None:
         with table.transaction(marker=marker) as txn:
             txn.append(rows(("b", 1)))
     vacuum(table)
-    found = Manifest.open(table._manifest.root).dataset.to_table()
+    found = Manifest.open(handle_of(table).root).dataset.to_table()
     kinds = found["object_type"].to_pylist()
     assert kinds.count("table_version") == kinds.count("table") == 2
     # The head, the newest snapshot, and two markers.
@@ -423,14 +420,14 @@ def test_markers_stay_for_a_week(table: phalanx.Table, monkeypatch: pytest.Monke
     assert [commit("batch"), commit("another"), commit("last")] == [3, 4, 5]
     assert vacuum(table).snapshots == (1, 2, 3, 4)
     assert [commit("batch"), commit("another")] == [3, 4]
-    monkeypatch.setattr("phalanx.storage.cleanup.expiry.MARKERS_KEPT", NOTHING)
+    monkeypatch.setattr("phalanx.storage.cleanup.expiry.MARKER_RETENTION", NOTHING)
     vacuum(table)
     assert commit("last") == 5
     assert commit("batch") == 6
 
 
 def test_lances_own_cleaning_is_turned_off(table: phalanx.Table, store: Store) -> None:
-    """It would remove what only snapshots list, whenever main follows."""
+    """Lance's cleanup would remove versions that only snapshots list, whenever main is updated."""
     options = store.storage_options
     uri = f"{store.fresh()}/mine"
     at_once: Any = {"interval": 1, "older_than_seconds": 0}
@@ -441,7 +438,7 @@ def test_lances_own_cleaning_is_turned_off(table: phalanx.Table, store: Store) -
     table.append(rows(("z", 2)))
     table.overwrite(rows(("z", 3)))
     table.append(rows(("z", 4), ("a", 4)))
-    _, states = read_anew(table)
+    _, states = read_uncached(table)
     assert [len(state) for state in states.values()] == [4, 5, 1, 3]
     location = table.plan("k = 'a'").partitions[0].location
     main = lance.dataset(location, storage_options=options)
@@ -468,12 +465,13 @@ def test_adopted_tables(table: phalanx.Table, store: Store, place: str) -> None:
     done = vacuum(table)
     assert set(store.files(uri)) < set(before)
     assert any(path.startswith(uri) for path in done.files["path"].to_pylist())
-    assert held(table, "k = 'z'") == [("z", 3)]
+    assert read_rows(table, "k = 'z'") == [("z", 3)]
     assert len([path for path in store.files(uri) if path.endswith(".lance")]) == 1
 
 
-def test_a_clone_keeps_what_it_reads(table: phalanx.Table, store: Store) -> None:
-    """A leaf that reads the files of another leaf, where they are."""
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_clone_keeps_what_it_reads(table: phalanx.Table, store: Store, is_damaged: bool) -> None:
+    """A leaf that reads the files of another leaf, also if a version of it is missing."""
     options = store.storage_options
     if options is not None:
         pytest.skip("Lance clones without the options of the store")
@@ -491,13 +489,22 @@ def test_a_clone_keeps_what_it_reads(table: phalanx.Table, store: Store) -> None
     main.delete("true")
     table.keep_foreign_writes()
     expected = [("a", 1), ("a", 2), ("b", 1), ("other", 100)]
-    assert held(table) == expected
+    assert read_rows(table) == expected
+    if is_damaged:
+        table.append(rows(("a", 3)))
+        expected.insert(2, ("a", 3))
+        clone = lance.dataset(uri)
+        oldest = min(each["version"] for each in clone.versions())
+        assert oldest < clone.version
+        clone.tags.create("kept", oldest)
+        Path(uri, "_versions", f"{2**64 - 1 - oldest}.manifest").unlink()
     done = vacuum(table)
+    assert list(done.left_alone) == ([uri] if is_damaged else [])
     assert "version" in done.files["kind"].to_pylist()
-    assert held(again(table)) == expected
+    assert read_rows(reopen(table)) == expected
 
 
-# ── beside running transactions ──────────────────────────────────────────────────────────────
+# ── during running transactions ──────────────────────────────────────────────────────────────
 
 
 def test_a_transaction_across_a_vacuum_aborts(table: phalanx.Table, store: Store) -> None:
@@ -505,18 +512,18 @@ def test_a_transaction_across_a_vacuum_aborts(table: phalanx.Table, store: Store
         functools.partial(Transaction.append, data=rows(("a", 10), ("new", 10))),
         lambda txn: txn.delete("n = 1"),
     ]
-    with pytest.raises(CommitConflict, match="a vacuum has removed files from before"):
-        run(table, *steps, lambda _: vacuum(again(table)))
-    assert held(table) == [("a", 1), ("a", 2), ("b", 1)]
+    with pytest.raises(CommitConflict, match="a vacuum removed files from before"):
+        run(table, *steps, lambda _: vacuum(reopen(table)))
+    assert read_rows(table) == [("a", 1), ("a", 2), ("b", 1)]
     run(table, *steps)
-    assert held(table) == [("a", 10), ("a", 2), ("new", 10)]
+    assert read_rows(table) == [("a", 10), ("a", 2), ("new", 10)]
     vacuum(table)
     assert_clean(store, table)
 
 
 def test_statements_of_a_vacuumed_transaction_say_so(table: phalanx.Table) -> None:
-    other = again(table)
-    with pytest.raises(CommitConflict, match="a vacuum has removed files"):
+    other = reopen(table)
+    with pytest.raises(CommitConflict, match="a vacuum removed files"):
         run(
             table,
             lambda _: other.overwrite(rows(("a", 5))),
@@ -528,55 +535,55 @@ def test_statements_of_a_vacuumed_transaction_say_so(table: phalanx.Table) -> No
 def test_a_statement_alone_starts_over(
     table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And writes its files again: those of the first attempt are gone."""
-    commit = staged.StagedChanges.commit_snapshot
-    meanwhile: list[Callable[[], object]] = [lambda: again(table).append(rows(("a", 50)))]
-    meanwhile += [lambda: vacuum(again(table))] * 2
+    """The statement writes its files again, and those of the first attempt are removed."""
+    commit = staged.StrongTarget.commit_snapshot
+    meanwhile: list[Callable[[], object]] = [lambda: reopen(table).append(rows(("a", 50)))]
+    meanwhile += [lambda: vacuum(reopen(table))] * 2
 
-    def overtaken(self: staged.StagedChanges, marker: str | None) -> int | None:
+    def commit_late(self: staged.StrongTarget, marker: str | None) -> int | None:
         if meanwhile:
             step = meanwhile.pop()
             with monkeypatch.context() as patch:
-                patch.setattr(staged.StagedChanges, "commit_snapshot", commit)
+                patch.setattr(staged.StrongTarget, "commit_snapshot", commit)
                 step()
         return commit(self, marker)
 
-    monkeypatch.setattr(staged.StagedChanges, "commit_snapshot", overtaken)
+    monkeypatch.setattr(staged.StrongTarget, "commit_snapshot", commit_late)
     table.append(rows(("a", 10), ("new", 10)))
-    meanwhile += [lambda: vacuum(again(table)), lambda: vacuum(again(table))]
+    meanwhile += [lambda: vacuum(reopen(table)), lambda: vacuum(reopen(table))]
     table.overwrite_partitions(rows(("b", 20), ("more", 20)))
-    meanwhile += [lambda: vacuum(again(table))]
+    meanwhile += [lambda: vacuum(reopen(table))]
     assert table.delete("n = 1") == 1
     expected = [("a", 10), ("a", 2), ("a", 50), ("b", 20), ("more", 20), ("new", 10)]
-    assert held(table) == expected
+    assert read_rows(table) == expected
     vacuum(table)
     assert_clean(store, table)
-    assert held(again(table)) == expected
+    assert read_rows(reopen(table)) == expected
 
 
 def test_files_of_an_earlier_attempt_count_from_then(
     table: phalanx.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt that lost, another with the same files, then a vacuum of what lies between."""
-    commit = staged.StagedChanges.commit_snapshot
+    """An attempt that reuses files counts from when they were written; after a vacuum, from now."""
+    commit = staged.StrongTarget.commit_snapshot
     monkeypatch.setattr("phalanx.storage.commit.head.CLOCK_MARGIN", NOTHING)
     began: list[datetime] = []
 
-    def overtaken(self: staged.StagedChanges, marker: str | None) -> int | None:
+    def commit_late(self: staged.StrongTarget, marker: str | None) -> int | None:
         began.append(self.began)
         if len(began) == 1:
             pause(table)
-            raise staged.Overtaken("by another")
+            raise staged.RetryableConflict("by another")
         if len(began) == 2:
             with monkeypatch.context() as patch:
-                patch.setattr(staged.StagedChanges, "commit_snapshot", commit)
-                vacuum(again(table), datetime.now(UTC))
+                patch.setattr(staged.StrongTarget, "commit_snapshot", commit)
+                vacuum(reopen(table), datetime.now(UTC))
         return commit(self, marker)
 
-    monkeypatch.setattr(staged.StagedChanges, "commit_snapshot", overtaken)
+    monkeypatch.setattr(staged.StrongTarget, "commit_snapshot", commit_late)
     table.append(rows(("a", 10)))
     assert began[0] == began[1] < began[2]
-    assert held(again(table), "n = 10") == [("a", 10)]
+    assert read_rows(reopen(table), "n = 10") == [("a", 10)]
 
 
 def test_a_transaction_across_a_vacuum_that_keeps_more(table: phalanx.Table, store: Store) -> None:
@@ -584,14 +591,14 @@ def test_a_transaction_across_a_vacuum_that_keeps_more(table: phalanx.Table, sto
         table.append(rows(("a", 10 + number)))
     with table.transaction() as txn:
         txn.append(rows(("a", 20), ("new", 20)))
-        again(table).append(rows(("a", 30)))
+        reopen(table).append(rows(("a", 30)))
         pause(table)
-        done = again(table).vacuum(timedelta(hours=1))
+        done = reopen(table).vacuum(timedelta(hours=1))
         assert done.snapshots == ()
         txn.delete("n = 1")
-        assert ("a", 30) not in held(txn)
+        assert ("a", 30) not in read_rows(txn)
     expected = sorted([("a", n) for n in (2, 10, 11, 12, 20, 30)] + [("new", 20)], key=str)
-    assert held(table) == held(again(table)) == expected
+    assert read_rows(table) == read_rows(reopen(table)) == expected
     vacuum(table)
     assert_clean(store, table)
 
@@ -599,7 +606,7 @@ def test_a_transaction_across_a_vacuum_that_keeps_more(table: phalanx.Table, sto
 def test_a_transaction_that_really_needs_what_is_kept(
     table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files before its begin go, and it goes on with those of its snapshot and its own."""
+    """Vacuum deletes older files, and the transaction uses those of its snapshot and its own."""
     monkeypatch.setattr("phalanx.storage.commit.head.CLOCK_MARGIN", NOTHING)
     table.append(rows(("a", 3), ("c", 3)))
     table.overwrite(rows(("a", 4)), "k = 'a'")
@@ -607,17 +614,17 @@ def test_a_transaction_that_really_needs_what_is_kept(
     pause(table)
     with table.transaction() as txn:
         txn.append(rows(("a", 20), ("new", 20)))
-        again(table).append(rows(("a", 30)))
-        # Only the first is over by then: the newest was the newest since.
-        done = vacuum(again(table), since)
+        reopen(table).append(rows(("a", 30)))
+        # Snapshot 4 was the newest at that time, so only older ones expire.
+        done = vacuum(reopen(table), since)
         assert done.snapshots == (1, 2, 3)
         assert done.files.num_rows > 10
-        forget_session()
+        clear_shared_session()
         assert txn.delete("n IN (1, 3)") == 2
         txn.append(rows(("b", 21), ("newer", 21)))
-        assert held(txn) == [("a", 20), ("a", 4), ("b", 21), ("new", 20), ("newer", 21)]
+        assert read_rows(txn) == [("a", 20), ("a", 4), ("b", 21), ("new", 20), ("newer", 21)]
     expected = [("a", 20), ("a", 30), ("a", 4), ("b", 21), ("new", 20), ("newer", 21)]
-    assert held(again(table)) == expected
+    assert read_rows(reopen(table)) == expected
     vacuum(table)
     assert_clean(store, table)
 
@@ -626,28 +633,28 @@ def test_a_transaction_that_really_needs_what_is_kept(
 def test_a_transaction_that_begins_after_the_fence(
     table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch, minutes: int
 ) -> None:
-    """Its files are not before the fence by the store's clock, whatever the vacuum's clock says."""
+    """The store's clock dates the files after the fence, even if the vacuum's clock is ahead."""
     table.delete("n = 2")
     pause(table)
-    listed = files.Folder.files
+    listed = files.Folder.list_files
     begun: list[Transaction] = []
 
     def slow(self: files.Folder) -> Any:
         if not begun:
-            begun.append(again(table).transaction())
+            begun.append(reopen(table).transaction())
             begun[0].append(rows(("a", 10), ("new", 10)))
             begun[0].delete("k = 'b'")
         return listed(self)
 
     with monkeypatch.context() as patch:
         patch.setattr(vacuuming, "datetime", _clock(timedelta(minutes=minutes)))
-        patch.setattr(files.Folder, "files", slow)
+        patch.setattr(files.Folder, "list_files", slow)
         assert table.vacuum(NOTHING).snapshots == (1, 2)
     with begun[0] as txn:
-        assert held(txn) == [("a", 1), ("a", 10), ("new", 10)]
+        assert read_rows(txn) == [("a", 1), ("a", 10), ("new", 10)]
     assert txn.snapshot == 4
-    read_anew(table)
-    assert held(again(table)) == [("a", 1), ("a", 10), ("new", 10)]
+    read_uncached(table)
+    assert read_rows(reopen(table)) == [("a", 1), ("a", 10), ("new", 10)]
 
 
 def _clock(ahead: timedelta) -> type[datetime]:
@@ -660,26 +667,26 @@ def _clock(ahead: timedelta) -> type[datetime]:
 
 
 def test_clocks_that_are_wrong(table: phalanx.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = table._manifest.root
+    root = handle_of(table).root
 
     append = functools.partial(Transaction.append, data=rows(("a", 10)))
 
     def horizon() -> str:
-        found = head_of(Manifest.open(root))
+        found = read_head(Manifest.open(root))
         assert found is not None
         return found.horizon
 
     with monkeypatch.context() as patch:
         patch.setattr(vacuuming, "datetime", _clock(timedelta(minutes=30)))
         with pytest.raises(CommitConflict, match="vacuum"):
-            run(table, append, lambda _: again(table).vacuum(NOTHING))
+            run(table, append, lambda _: reopen(table).vacuum(NOTHING))
     first = horizon()
     # A horizon in the future does not hide the next vacuum.
     with pytest.raises(CommitConflict, match="vacuum"):
-        run(table, append, lambda _: vacuum(again(table)))
+        run(table, append, lambda _: vacuum(reopen(table)))
     assert horizon() > first
     table.append(rows(("a", 10)))
-    assert held(table, "n = 10") == [("a", 10)]
+    assert read_rows(table, "n = 10") == [("a", 10)]
 
 
 def test_heads_of_before(table: phalanx.Table) -> None:
@@ -699,11 +706,11 @@ def test_interrupted_at_every_delete(
         table.overwrite(rows(("a", 1), ("b", 1)))
         table.append(rows(("a", 2)))
         table.delete("n = 1")
-        return held(table)
+        return read_rows(table)
 
     expected = fill()
-    monkeypatch.setattr(files, "_BATCH", 1)
-    monkeypatch.setattr(files, "in_parallel", lambda function, items: list(map(function, items)))
+    monkeypatch.setattr(files, "_DELETE_BATCH", 1)
+    monkeypatch.setattr(files, "map_parallel", lambda function, items: list(map(function, items)))
     delete = files.Folder._delete
     left = [0]
 
@@ -720,10 +727,10 @@ def test_interrupted_at_every_delete(
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(files.Folder, "_delete", dying)
-                again(table).vacuum(NOTHING)
+                reopen(table).vacuum(NOTHING)
         except KeyboardInterrupt:
-            assert held(again(table)) == expected
-            moment += 1 if moment < 6 or os.environ.get("PHALANX_PROFILE") == "soak" else 5
+            assert read_rows(reopen(table)) == expected
+            moment += 1 if moment < 6 or SOAK else 5
             if moment % 4 == 0:
                 expected = fill()
             continue
@@ -731,7 +738,7 @@ def test_interrupted_at_every_delete(
     assert moment > 6
     vacuum(table)
     assert list(assert_clean(store, table)) == table.snapshots()["id"].to_pylist()
-    assert held(again(table)) == expected
+    assert read_rows(reopen(table)) == expected
 
 
 def test_cut_off_before_it_deletes(
@@ -740,7 +747,9 @@ def test_cut_off_before_it_deletes(
     table.delete("n = 1")
     pause(table)
     with monkeypatch.context() as patch:
-        patch.setattr(files.Folder, "files", lambda self: (_ for _ in ()).throw(OSError("cut")))
+        patch.setattr(
+            files.Folder, "list_files", lambda self: (_ for _ in ()).throw(OSError("cut"))
+        )
         with pytest.raises(OSError, match="cut"):
             table.vacuum(NOTHING)
     assert table.snapshots()["id"].to_pylist() == [3]
@@ -769,10 +778,10 @@ def in_threads(*work: Callable[[], object]) -> None:
 def test_two_at_once(table: phalanx.Table, store: Store) -> None:
     for number in range(5):
         table.append(rows(("a", number), (str(number), number)))
-    expected = held(table)
+    expected = read_rows(table)
     pause(table)
-    in_threads(*[functools.partial(again(table).vacuum, NOTHING)] * 4)
-    assert held(again(table)) == expected
+    in_threads(*[functools.partial(reopen(table).vacuum, NOTHING)] * 4)
+    assert read_rows(reopen(table)) == expected
     vacuum(table)
     assert_clean(store, table)
 
@@ -784,52 +793,53 @@ def test_times_that_no_calendar_has(table: phalanx.Table) -> None:
 def test_another_that_keeps_less(
     table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It removes what the first one was about to look at: that one looks again."""
+    """The other vacuum removes files that the first one would read; the first starts again."""
     table.delete("n = 1")
     since = pause(table)
     pause(table)
     table.append(rows(("a", 5)))
     pause(table)
-    listed = files.Folder.files
-    others = [again(table)]
+    listed = files.Folder.list_files
+    others = [reopen(table)]
 
     def slow(self: files.Folder) -> Any:
         if others:
             assert others.pop().vacuum(NOTHING).snapshots == (3,)
-            forget_session()
+            clear_shared_session()
         return listed(self)
 
-    monkeypatch.setattr(files.Folder, "files", slow)
+    monkeypatch.setattr(files.Folder, "list_files", slow)
     table.vacuum(datetime.now(UTC) - since)
     assert not others
     assert list(assert_clean(store, table)) == [4]
 
 
-def test_beside_writers_and_readers(table: phalanx.Table, store: Store) -> None:
+def test_with_concurrent_writers_and_readers(table: phalanx.Table, store: Store) -> None:
     table.overwrite(rows(*((k, 0) for k in "abc")))
     over = threading.Event()
 
     turns = 8 if store.storage_options is None else 3
 
     def write(number: int) -> None:
-        own = again(table)
+        own = reopen(table)
         for turn in range(turns):
             own.append(rows(("a", number), (f"own {number}", turn)))
             own.overwrite_partitions(rows((f"replaced {number}", turn)))
 
     def clean() -> None:
-        own = again(table)
+        own = reopen(table)
         while not over.is_set():
             own.vacuum(timedelta(milliseconds=1))
-            # Whoever writes across a vacuum starts over: there must be a time between them.
+            # A write that overlaps a vacuum starts over: there must be time between vacuums.
             over.wait(0.3 if store.storage_options is None else 5)
 
     def read() -> None:
-        own = again(table)
+        own = reopen(table)
         while not over.is_set():
-            # The rows of a transaction come together; a snapshot that a vacuum overtakes is said.
+            # The rows of a transaction appear together; reading a snapshot that vacuum removed is
+            # an error.
             try:
-                found = held(own)
+                found = read_rows(own)
             except PhalanxError as error:
                 if "vacuum" not in str(error):
                     raise
@@ -848,7 +858,7 @@ def test_beside_writers_and_readers(table: phalanx.Table, store: Store) -> None:
     expected = [("a", n) for n in (1, 2)] * turns + [("a", 0), ("b", 0), ("c", 0)]
     expected += [(f"own {n}", turn) for n in (1, 2) for turn in range(turns)]
     expected += [(f"replaced {n}", turns - 1) for n in (1, 2)]
-    assert held(again(table)) == sorted(expected, key=str)
+    assert read_rows(reopen(table)) == sorted(expected, key=str)
     vacuum(table)
     assert_clean(store, table)
 
@@ -856,12 +866,12 @@ def test_beside_writers_and_readers(table: phalanx.Table, store: Store) -> None:
 def test_a_late_restore_is_no_foreign_write(
     table: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer that was slow puts a version on main whose snapshot is gone meanwhile."""
-    location = table._manifest.root.child(table.plan("k = 'a'").partitions[0].location)
+    """A slow writer puts a version on main whose snapshot was removed meanwhile."""
+    location = handle_of(table).root.leaf(table.plan("k = 'a'").partitions[0].location)
     version = table.plan("k = 'a'").partitions[0].version
     assert version is not None
     table.append(rows(("a", 3)))
-    listed = files.Folder.files
+    listed = files.Folder.list_files
 
     def slow(self: files.Folder) -> Any:
         main, restore = location.open_leaf(), LanceOperation.Restore(version)
@@ -870,11 +880,11 @@ def test_a_late_restore_is_no_foreign_write(
 
     pause(table)
     with monkeypatch.context() as patch:
-        patch.setattr(files.Folder, "files", slow)
+        patch.setattr(files.Folder, "list_files", slow)
         assert table.vacuum(NOTHING).snapshots == (1, 2)
     assert location.open_leaf().to_table()["n"].to_pylist() == [1, 2]
     table.append(rows(("a", 4)))
-    assert held(table, "k = 'a'") == [("a", 1), ("a", 2), ("a", 3), ("a", 4)]
+    assert read_rows(table, "k = 'a'") == [("a", 1), ("a", 2), ("a", 3), ("a", 4)]
     assert location.open_leaf().count_rows() == 4
     vacuum(table)
     assert_clean(store, table)
@@ -891,7 +901,7 @@ def test_everything_goes_on(table: phalanx.Table, store: Store) -> None:
     table.delete("n = 1")
     vacuum(table, since)
     assert table.rollback(3) == 5
-    assert held(table) == [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 3)]
+    assert read_rows(table) == [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 3)]
     vacuum(table)
     assert_clean(store, table)
     on_main = [
@@ -903,7 +913,7 @@ def test_everything_goes_on(table: phalanx.Table, store: Store) -> None:
     assert table.diff(5, 5).num_rows == 0
     for mode in ("weak", "strong"):
         table.set_mode(mode)
-        assert len(held(table)) == 5
+        assert len(read_rows(table)) == 5
         table.append(rows(("a", 4)))
         table.delete("n = 4")
     vacuum(table)
@@ -913,8 +923,8 @@ def test_everything_goes_on(table: phalanx.Table, store: Store) -> None:
     assert table.keep_foreign_writes() == [location]
     lance.write_dataset(rows(("a", 1001)), location, mode="append", storage_options=options)
     assert table.discard_foreign_writes() == [location]
-    assert ("a", 1000) in held(table)
-    assert ("a", 1001) not in held(table)
+    assert ("a", 1000) in read_rows(table)
+    assert ("a", 1001) not in read_rows(table)
 
 
 # ── weak mode ────────────────────────────────────────────────────────────────────────────────
@@ -937,34 +947,34 @@ def test_weak_mode(weak: phalanx.Table, store: Store, monkeypatch: pytest.Monkey
     location = weak.plan("k = 'a'").partitions[0].location
     tagged = lance.dataset(location, version=3, storage_options=store.storage_options)
     tagged.tags.create("kept", 3)
-    schema, root = weak._manifest.properties.schema, weak._manifest.root
-    leaf.create(root.child(leaf_directory("v1$0123456789abcdef$dataset")), schema)
+    schema, root = handle_of(weak).state.properties.schema, handle_of(weak).root
+    leaf.create_leaf(root.leaf(leaf_directory("v1$0123456789abcdef$dataset")), schema)
     weak.set_mode("strong")
     weak.append(rows(("b", 8)))
     weak.delete("n = 8")
     weak.set_mode("weak")
     monkeypatch.setattr(vacuuming, "LONGEST_WEAK_WRITE", NOTHING)
-    before = held(weak)
+    before = read_rows(weak)
     done = vacuum(weak)
     assert done.snapshots == ()
     assert {"version", "orphan", "data"} <= set(done.files["kind"].to_pylist())
-    assert held(weak) == held(again(weak)) == before
+    assert read_rows(weak) == read_rows(reopen(weak)) == before
     assert tagged.to_table()["n"].to_pylist() == [1, 2]
     tagged.tags.delete("kept")
     vacuum(weak)
     assert_clean(store, weak)
-    versions = [path for path in stored(store, weak) if path.endswith(".manifest")]
+    versions = [path for path in list_leaf_files(store, weak) if path.endswith(".manifest")]
     assert len(versions) == len(weak.plan().partitions)
     weak.append(rows(("a", 9)))
     weak.set_mode("strong")
     weak.append(rows(("b", 9)))
-    assert held(weak) == sorted([*before, ("a", 9), ("b", 9)], key=str)
+    assert read_rows(weak) == sorted([*before, ("a", 9), ("b", 9)], key=str)
 
 
 def test_weak_mode_keeps_what_was_the_newest_since(
     weak: phalanx.Table, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody who began to read then may still do."""
+    """A reader that began earlier can still read."""
     monkeypatch.setattr(vacuuming, "LONGEST_WEAK_WRITE", NOTHING)
     location = weak.plan("k = 'a'").partitions[0].location
     reader = lance.dataset(location, storage_options=store.storage_options)
@@ -974,24 +984,24 @@ def test_weak_mode_keeps_what_was_the_newest_since(
     vacuum(weak, since)
     assert reader.to_table()["n"].to_pylist() == [2, 3]
     vacuum(weak)
-    assert held(weak) == [("a", 5)]
+    assert read_rows(weak) == [("a", 5)]
     assert_clean(store, weak)
 
 
 def test_going_strong_meanwhile(weak: phalanx.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vacuuming, "LONGEST_WEAK_WRITE", NOTHING)
-    listed = files.Folder.files
+    listed = files.Folder.list_files
 
     def slow(self: files.Folder) -> Any:
-        again(weak).set_mode("strong")
-        again(weak).append(rows(("a", 9)))
+        reopen(weak).set_mode("strong")
+        reopen(weak).append(rows(("a", 9)))
         return listed(self)
 
-    monkeypatch.setattr(files.Folder, "files", slow)
+    monkeypatch.setattr(files.Folder, "list_files", slow)
     pause(weak)
-    with pytest.raises(CommitConflict, match="went to strong mode"):
+    with pytest.raises(CommitConflict, match="changed to strong mode"):
         weak.vacuum(NOTHING)
-    assert held(weak.at(1)) == [("a", 2), ("a", 3), ("c", 3)]
+    assert read_rows(weak.at(1)) == [("a", 2), ("a", 3), ("c", 3)]
 
 
 # ── readers ──────────────────────────────────────────────────────────────────────────────────
@@ -1007,7 +1017,7 @@ def test_going_strong_meanwhile(weak: phalanx.Table, monkeypatch: pytest.MonkeyP
         lambda scan: scan.to_reader().read_all(),
     ],
 )
-def test_a_reader_is_told_what_a_vacuum_removed(
+def test_a_reader_gets_an_error_for_what_a_vacuum_removed(
     root: str,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
@@ -1020,7 +1030,7 @@ def test_a_reader_is_told_what_a_vacuum_removed(
         root, SCHEMA, ["k"], transaction=mode, storage_options=store.storage_options
     )
     table.append(rows(("a", 1), ("a", 2)))
-    scan, other, opened = table.scan("n > 0"), again(table), Location.open_leaf
+    scan, other, opened = table.scan("n > 0"), reopen(table), Location.open_leaf
     removed: list[bool] = []
 
     def slow(self: Location, version: int | None = None) -> Any:
@@ -1033,9 +1043,9 @@ def test_a_reader_is_told_what_a_vacuum_removed(
         return dataset
 
     monkeypatch.setattr(Location, "open_leaf", slow)
-    with pytest.raises(StorageFailure, match="vacuum removed the version that was being read"):
+    with pytest.raises(StorageFailure, match="Vacuum removed the version that was being read"):
         read(scan)
-    assert held(table) == [("a", 3)]
+    assert read_rows(table) == [("a", 3)]
 
 
 # ── an object store, whatever the tests run on ───────────────────────────────────────────────

@@ -16,7 +16,7 @@ import pytest
 import phalanx
 from integration.shell import run
 from integration.stores import Store
-from phalanx.storage.lance.checksums import FOLDER, file_of
+from phalanx.storage.lance.checksums import CHECKSUM_FOLDER, checksummed_path
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.string())])
 LAYOUTS: list[dict[str, Any]] = [
@@ -34,7 +34,7 @@ def rows(*pairs: tuple[str, int]) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def made(uri: Path, **options: Any) -> phalanx.Table:
+def create_table(uri: Path, **options: Any) -> phalanx.Table:
     table = phalanx.create(uri, SCHEMA, ["k"], **options)
     table.append(rows(*((k, n) for n in range(20) for k in "ab")))
     table.append(rows(("a", 100), ("c", 100)))
@@ -58,20 +58,20 @@ def flip(path: Path, place: int = -20) -> None:
 
 @pytest.mark.parametrize("options", LAYOUTS, ids=str)
 def test_all_is_well(tmp_path: Path, options: dict[str, Any]) -> None:
-    table = made(tmp_path / "t", **options)
+    table = create_table(tmp_path / "t", **options)
     for deep in (False, True):
         found = table.verify(deep)
         assert found == []
         assert not found
         assert found.files > 0
         assert (found.rows is None) is not deep
-        # Each file that is looked at has its checksum, where the table has them.
+        # Each verified file has its checksum, if the table has checksums.
         assert found.checksums == (found.files if options.get("checksums") else 0)
     assert "all is well" in str(found)
 
 
 def test_in_a_store(store: Store) -> None:
-    """On whichever store the tests run: files are listed, hashed and read there."""
+    """Verification lists, hashes and reads files on the store that the tests use."""
     table = phalanx.create(
         store.fresh(),
         SCHEMA,
@@ -85,7 +85,11 @@ def test_in_a_store(store: Store) -> None:
     found = table.verify(deep=True)
     assert found == []
     assert found.checksums == found.files
-    gone = [path for path in table.vacuum(timedelta(0)).files["path"].to_pylist() if FOLDER in path]
+    gone = [
+        path
+        for path in table.vacuum(timedelta(0)).files["path"].to_pylist()
+        if CHECKSUM_FOLDER in path
+    ]
     assert gone
     assert table.verify() == []
 
@@ -123,7 +127,7 @@ def every_change(table: phalanx.Table, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["strong", "weak"])
 def test_checksums_stay_complete(tmp_path: Path, mode: str) -> None:
-    table = made(tmp_path / "t", transaction=mode, checksums=True)
+    table = create_table(tmp_path / "t", transaction=mode, checksums=True)
     every_change(table, tmp_path)
     found = table.verify(deep=True)
     assert found == []
@@ -134,8 +138,8 @@ def test_checksums_stay_complete(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["strong", "weak"])
 def test_checksums_of_a_table_that_is_there(tmp_path: Path, mode: str) -> None:
-    table = made(tmp_path / "t", transaction=mode)
-    assert not list(Path(table.uri).rglob(FOLDER))
+    table = create_table(tmp_path / "t", transaction=mode)
+    assert not list(Path(table.uri).rglob(CHECKSUM_FOLDER))
     assert table.set_checksums(True) > 0
     table.append(rows(("a", 1)))
     found = table.verify()
@@ -145,21 +149,21 @@ def test_checksums_of_a_table_that_is_there(tmp_path: Path, mode: str) -> None:
     table.append(rows(("a", 2)))
     assert table.verify() == []
     table.set_checksums(True)
-    one(table.uri, f"*dataset/{FOLDER}/data/*").unlink()
+    one(table.uri, f"*dataset/{CHECKSUM_FOLDER}/data/*").unlink()
     assert kinds(table) == {"no-checksum"}
     assert table.set_checksums(True) == 1
     assert table.verify() == []
 
 
 def test_vacuum_removes_checksums_with_their_files(tmp_path: Path) -> None:
-    table = made(tmp_path / "t", transaction="strong", checksums=True)
+    table = create_table(tmp_path / "t", transaction="strong", checksums=True)
     table.rewrite(rewrite_all=True)
     table.drop_partitions("k = 'c'")
     removed = table.vacuum(timedelta(0)).files.column("path").to_pylist()
-    assert any(f"/{FOLDER}/data/" in path for path in removed)
-    for folder in Path(table.uri).rglob(FOLDER):
+    assert any(f"/{CHECKSUM_FOLDER}/data/" in path for path in removed)
+    for folder in Path(table.uri).rglob(CHECKSUM_FOLDER):
         for checksum in folder.rglob("*.json"):
-            path = file_of(str(checksum.relative_to(folder.parent)))
+            path = checksummed_path(str(checksum.relative_to(folder.parent)))
             assert path is not None
             assert (folder.parent / path).exists()
     assert table.verify(deep=True) == []
@@ -169,12 +173,12 @@ def test_vacuum_removes_checksums_with_their_files(tmp_path: Path) -> None:
 def test_the_hive_layout_has_no_checksums(tmp_path: Path) -> None:
     with pytest.raises(phalanx.PhalanxError, match="hive layout has none"):
         phalanx.create(tmp_path / "t", SCHEMA, ["k"], layout="hive", checksums=True)
-    table = made(tmp_path / "t", layout="hive")
+    table = create_table(tmp_path / "t", layout="hive")
     with pytest.raises(phalanx.PhalanxError, match=r"hive layout has none.*upgrade\(\)"):
         table.set_checksums()
     said = str(table.verify())
-    assert re.search(r"Not looked at: the rows.*\n.*\d files without a checksum.*hive", said)
-    assert "Not looked at" not in str(table.verify(deep=True))
+    assert re.search(r"Not checked: the rows.*\n.*\d files without a checksum.*hive", said)
+    assert "Not checked" not in str(table.verify(deep=True))
 
 
 # ── damage ───────────────────────────────────────────────────────────────────────────────────
@@ -206,7 +210,7 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_damage_has_findings(tmp_path: Path, harm: str) -> None:
-    table = made(tmp_path / "t", transaction="strong")
+    table = create_table(tmp_path / "t", transaction="strong")
     table.create_index("n", "BTREE")
     table.update("n = 7", {"n": "1007"})
     assert table.verify() == []
@@ -221,9 +225,9 @@ def test_damage_has_findings(tmp_path: Path, harm: str) -> None:
     assert expected <= found
 
 
-def test_a_flip_that_only_a_checksum_tells(tmp_path: Path) -> None:
+def test_a_flip_that_only_a_checksum_detects(tmp_path: Path) -> None:
     for checked in (False, True):
-        table = made(tmp_path / str(checked), transaction="strong", checksums=checked)
+        table = create_table(tmp_path / str(checked), transaction="strong", checksums=checked)
         path = one(table.uri, "*dataset/data/*")
         at = path.read_bytes().index(b"word 1")
         flip(path, at)
@@ -237,9 +241,9 @@ def test_a_flip_that_only_a_checksum_tells(tmp_path: Path) -> None:
 
 
 def test_deletions_over_which_lance_aborts(tmp_path: Path) -> None:
-    """It is told without Lance, also where there are no checksums."""
+    """Verification reports the file without opening it in Lance, with and without checksums."""
     for checked in (False, True):
-        table = made(tmp_path / str(checked), transaction="strong", checksums=checked)
+        table = create_table(tmp_path / str(checked), transaction="strong", checksums=checked)
         path = one(table.uri, "*dataset/_deletions/*.arrow")
         data = bytearray(path.read_bytes())
         data[5437 // 8] ^= 1 << (5437 % 8)
@@ -248,7 +252,7 @@ def test_deletions_over_which_lance_aborts(tmp_path: Path) -> None:
 
 
 def test_rows_in_the_wrong_partition(tmp_path: Path) -> None:
-    table = made(tmp_path / "t", transaction="weak")
+    table = create_table(tmp_path / "t", transaction="weak")
     leaf = next(each for each in table.partitions().to_pylist() if each["k"] == "a")
     dataset = lance.dataset(leaf["location"])
     dataset.insert(rows(("b", 1)).cast(dataset.schema))
@@ -259,8 +263,8 @@ def test_rows_in_the_wrong_partition(tmp_path: Path) -> None:
 
 
 def test_old_snapshots_count(tmp_path: Path) -> None:
-    """A file that only an older snapshot reads is looked at, until vacuum has removed it."""
-    table = made(tmp_path / "t", transaction="strong")
+    """A file that only an older snapshot reads is verified until vacuum removes it."""
+    table = create_table(tmp_path / "t", transaction="strong")
     files = {path.name for path in Path(table.uri).glob("*dataset/data/*")}
     table.overwrite(rows(("a", 1)))
     assert table.verify() == []
@@ -277,7 +281,7 @@ def test_old_snapshots_count(tmp_path: Path) -> None:
 
 
 def test_the_shell(tmp_path: Path) -> None:
-    table = made(tmp_path / "t", transaction="strong", checksums=True)
+    table = create_table(tmp_path / "t", transaction="strong", checksums=True)
     fine = run("verify", table.uri, "--deep")
     assert fine.exit_code == 0
     assert "all is well" in fine.stdout
@@ -286,7 +290,7 @@ def test_the_shell(tmp_path: Path) -> None:
     assert bad.exit_code == 1
     said = json.loads(bad.stdout)
     assert [each["kind"] for each in said["findings"]] == ["wrong-checksum"]
-    # What the manifest's own checksums tell is said before Lance opens it.
+    # Damage that the manifest's own checksums detect is reported before Lance opens it.
     flip(one(table.uri, "__manifest/data/*"))
     bad = run("verify", table.uri, "--output", "json")
     assert bad.exit_code == 1

@@ -1,4 +1,4 @@
-"""Writes by many tasks, and their one commit: beside other writers, and whatever happened since."""
+"""Writes by many tasks with one commit, with concurrent writers and later changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import phalanx
-from integration.job_races import SCHEMA, Row, rows, run_jobs, write_task, written
+from integration.job_races import Row, run_jobs, write_task, write_tasks
 from integration.stores import Store
 from phalanx.errors import (
     CommitConflict,
@@ -29,10 +29,9 @@ from phalanx.errors import (
     SchemaMismatch,
 )
 from processes import SERVER
+from tables import INT32_SCHEMA, both_modes, int32_rows
 
 _LONGEST = 120
-
-both_modes = pytest.mark.parametrize("mode", ["weak", "strong"])
 
 
 def contents(table: phalanx.Table) -> Counter[Row]:
@@ -45,16 +44,16 @@ def orphans(table: phalanx.Table, store: Store) -> set[str]:
     return store.folders(table.uri) - listed - {"__manifest"}
 
 
-def made(root: str, store: Store, mode: str) -> phalanx.Table:
+def create_table(root: str, store: Store, mode: str) -> phalanx.Table:
     """A table with the partitions a and b, one row in each."""
     options = store.storage_options
-    table = phalanx.create(root, SCHEMA, ["k"], transaction=mode, storage_options=options)
-    table.append(rows(("a", 1), ("b", 2)))
+    table = phalanx.create(root, INT32_SCHEMA, ["k"], transaction=mode, storage_options=options)
+    table.append(int32_rows(("a", 1), ("b", 2)))
     return table
 
 
 def vacuum(table: phalanx.Table, store: Store) -> None:
-    """Remove all that nothing needs, also what was written just now."""
+    """Remove everything that is not needed, also recent files."""
     time.sleep(0.02 if store.storage_options is None else 1.01)
     table.vacuum(timedelta(0))
 
@@ -64,9 +63,9 @@ def vacuum(table: phalanx.Table, store: Store) -> None:
 
 @both_modes
 def test_all_tasks_are_one_commit(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     job = table.begin_write()
-    tasks = written(job, [("a", 3), ("c", 4)], [("c", 5)], [], [(None, 6)])
+    tasks = write_tasks(job, [("a", 3), ("c", 4)], [("c", 5)], [], [(None, 6)])
     assert contents(table) == Counter([("a", 1), ("b", 2)]), "nobody sees what tasks have written"
     before = table.snapshots().num_rows
     done = job.commit(tasks)
@@ -84,10 +83,12 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for mode in ("weak", "strong"):
         found[mode] = tmp_path_factory.mktemp("template") / mode
-        table = phalanx.create(found[mode], SCHEMA, [phalanx.bucket("n", 2)], transaction=mode)
-        table.append(rows(("a", 1), ("b", 2), (None, 3)))
+        table = phalanx.create(
+            found[mode], INT32_SCHEMA, [phalanx.bucket("n", 2)], transaction=mode
+        )
+        table.append(int32_rows(("a", 1), ("b", 2), (None, 3)))
         table.evolve(["k"])
-        table.append(rows(("a", 4), ("c", 5), (None, 6)))
+        table.append(int32_rows(("a", 4), ("c", 5), (None, 6)))
     return found
 
 
@@ -124,11 +125,11 @@ def test_a_job_does_what_the_table_does(
         shutil.copytree(templates[mode], base / name)
         tables[name] = phalanx.open(base / name)
     whole: Callable[..., object] = getattr(tables["whole"], operation)
-    whole(rows(*given_rows), *([where] if where else []))
+    whole(int32_rows(*given_rows), *([where] if where else []))
     job = tables["tasks"].begin_write(operation, where or "true")
     ends = [0, *sorted(min(cut, len(given_rows)) for cut in cuts), len(given_rows)]
     parts = [given_rows[a:b] for a, b in itertools.pairwise(ends)]
-    job.commit(written(job, *parts))
+    job.commit(write_tasks(job, *parts))
     assert contents(tables["tasks"]) == contents(tables["whole"])
     shutil.rmtree(base)
 
@@ -137,10 +138,10 @@ def test_a_job_does_what_the_table_does(
 def test_a_row_outside_of_what_is_replaced_is_refused_by_its_task(
     root: str, store: Store, mode: str
 ) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     job = table.begin_write("overwrite", "n > 5")
     with pytest.raises(InvalidPredicate, match=r"Row 1 .* does not match 'n > 5'.*'n': 3"):
-        written(job, [("a", 6), ("a", 3)])
+        write_tasks(job, [("a", 6), ("a", 3)])
     with pytest.raises(InvalidPredicate, match="'m'"):
         table.begin_write("overwrite", "m > 5")
 
@@ -149,7 +150,7 @@ def test_a_row_outside_of_what_is_replaced_is_refused_by_its_task(
 def test_rows_of_another_schema_are_refused_by_their_task(
     root: str, store: Store, mode: str
 ) -> None:
-    job = made(root, store, mode).begin_write()
+    job = create_table(root, store, mode).begin_write()
     with pytest.raises(SchemaMismatch, match="'n'"):
         job.write(pa.table({"k": ["a"], "n": ["x"]}).to_reader())
 
@@ -159,11 +160,11 @@ def test_rows_of_another_schema_are_refused_by_their_task(
 
 @both_modes
 def test_only_the_messages_that_are_committed_count(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     job = table.begin_write()
     first, second = [("a", 3), ("new", 4)], [("new", 5), ("newer", 6)]
-    written(job, first, second, [("only tried", 7)])
-    chosen = written(job, second, first)
+    write_tasks(job, first, second, [("only tried", 7)])
+    chosen = write_tasks(job, second, first)
     job.commit(chosen)
     expected = Counter([("a", 1), ("b", 2), *first, *second])
     assert contents(table) == expected
@@ -181,9 +182,9 @@ def test_only_the_messages_that_are_committed_count(root: str, store: Store, mod
 def test_a_job_that_is_never_committed_leaves_the_table_alone(
     root: str, store: Store, mode: str
 ) -> None:
-    table = made(root, store, mode)
-    written(table.begin_write("overwrite"), [("a", 3), ("new", 4)])
-    table.append(rows(("new", 5)))
+    table = create_table(root, store, mode)
+    write_tasks(table.begin_write("overwrite"), [("a", 3), ("new", 4)])
+    table.append(int32_rows(("new", 5)))
     assert contents(table) == Counter([("a", 1), ("b", 2), ("new", 5)])
     if mode == "strong":
         assert orphans(table, store)
@@ -194,7 +195,7 @@ def test_a_job_that_is_never_committed_leaves_the_table_alone(
 
 @both_modes
 def test_tasks_that_race_make_each_leaf_once(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     job = table.begin_write()
     start, answers = SERVER.Barrier(4), SERVER.Queue()
     running = [
@@ -213,7 +214,7 @@ def test_tasks_that_race_make_each_leaf_once(root: str, store: Store, mode: str)
     assert orphans(table, store) == set()
 
 
-# ── beside other writers ─────────────────────────────────────────────────────────────────────
+# ── with concurrent writers ──────────────────────────────────────────────────────────────────
 
 
 @both_modes
@@ -221,10 +222,10 @@ def test_tasks_that_race_make_each_leaf_once(root: str, store: Store, mode: str)
 def test_another_writer_makes_the_same_partition_first(
     root: str, store: Store, mode: str, operation: str
 ) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     job = table.begin_write(operation)
-    tasks = written(job, [("new", 3), ("a", 4)], [("new", 5), ("newer", 6)])
-    table.append(rows(("new", 7), ("b", 8)))
+    tasks = write_tasks(job, [("new", 3), ("a", 4)], [("new", 5), ("newer", 6)])
+    table.append(int32_rows(("new", 7), ("b", 8)))
     job.commit(tasks)
     ours = [("new", 3), ("a", 4), ("new", 5), ("newer", 6)]
     kept = [("b", 2), ("b", 8)]
@@ -240,10 +241,10 @@ def test_another_writer_makes_the_same_partition_first(
 
 @both_modes
 def test_two_jobs_make_the_same_partition(root: str, store: Store, mode: str) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     jobs = [table.begin_write() for _ in range(2)]
     tasks = [
-        written(job, [("new", place)], [("new", place + 10)]) for place, job in enumerate(jobs)
+        write_tasks(job, [("new", place)], [("new", place + 10)]) for place, job in enumerate(jobs)
     ]
     for job, each in zip(reversed(jobs), reversed(tasks), strict=True):
         job.commit(each)
@@ -255,7 +256,7 @@ def test_two_jobs_make_the_same_partition(root: str, store: Store, mode: str) ->
 @both_modes
 def test_jobs_that_race_lose_and_double_nothing(tmp_path: Path, mode: str) -> None:
     store, root = Store(str(tmp_path)), str(tmp_path / "table")
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     start = SERVER.Barrier(3)
     running = [SERVER.Process(target=run_jobs, args=(root, n, start)) for n in range(3)]
     for each in running:
@@ -299,13 +300,13 @@ def test_a_changed_table_is_a_conflict(
     tmp_path: Path, mode: str, change: str, moment: str, operation: str
 ) -> None:
     store, root = Store(str(tmp_path)), str(tmp_path / "table")
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     job = table.begin_write(operation, "n < 9" if operation == "overwrite" else "true")
 
     def run() -> None:
         if moment == "before the tasks":
             CHANGES[change](phalanx.open(root))
-        tasks = written(job, [("a", 3), ("new", 4)])
+        tasks = write_tasks(job, [("a", 3), ("new", 4)])
         if moment == "before the commit":
             CHANGES[change](phalanx.open(root))
         job.commit(tasks)
@@ -316,7 +317,7 @@ def test_a_changed_table_is_a_conflict(
     found = table.scan().to_arrow()
     assert found.num_rows == 2
     assert sorted(found["k"].to_pylist()) == ["a", "b"]
-    # The table takes the next write as if nothing had been.
+    # The table accepts the next write.
     columns = {f.name: pa.array([None if f.name != "k" else "z"], f.type) for f in table.schema}
     again = table.begin_write()
     again.commit([again.write(pa.table(columns).to_reader())])
@@ -325,14 +326,14 @@ def test_a_changed_table_is_a_conflict(
 
 @pytest.mark.parametrize("moment", ["before the tasks", "before the commit"])
 def test_a_vacuum_meanwhile_is_a_conflict(root: str, store: Store, moment: str) -> None:
-    table = made(root, store, "strong")
-    table.append(rows(("a", 9)))
+    table = create_table(root, store, "strong")
+    table.append(int32_rows(("a", 9)))
     job = table.begin_write()
 
     def run() -> None:
         if moment == "before the tasks":
             table.vacuum(timedelta(0))
-        tasks = written(job, [("a", 3), ("new", 4)])
+        tasks = write_tasks(job, [("a", 3), ("new", 4)])
         if moment == "before the commit":
             table.vacuum(timedelta(0))
         job.commit(tasks)
@@ -342,7 +343,7 @@ def test_a_vacuum_meanwhile_is_a_conflict(root: str, store: Store, moment: str) 
     assert "\n" not in str(error.value)
     expected = Counter([("a", 1), ("b", 2), ("a", 9)])
     assert contents(table) == expected
-    table.append(rows(("new", 5)))
+    table.append(int32_rows(("new", 5)))
     vacuum(table, store)
     assert contents(table) == expected + Counter([("new", 5)])
     assert orphans(table, store) == set()
@@ -357,7 +358,7 @@ def test_a_vacuum_meanwhile_is_a_conflict(root: str, store: Store, moment: str) 
 def test_another_mode_meanwhile_is_a_conflict(
     root: str, store: Store, mode: str, others: list[str], moment: str
 ) -> None:
-    table = made(root, store, mode)
+    table = create_table(root, store, mode)
     job = table.begin_write()
 
     def change() -> None:
@@ -367,7 +368,7 @@ def test_another_mode_meanwhile_is_a_conflict(
     def run() -> None:
         if moment == "before the tasks":
             change()
-        tasks = written(job, [("a", 3), ("new", 4)])
+        tasks = write_tasks(job, [("a", 3), ("new", 4)])
         if moment == "before the commit":
             change()
         job.commit(tasks)
@@ -378,40 +379,40 @@ def test_another_mode_meanwhile_is_a_conflict(
 
 
 def test_a_rollback_meanwhile_is_written_on_top_of(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
-    table.append(rows(("a", 3), ("late", 4)))
+    table = create_table(root, store, "strong")
+    table.append(int32_rows(("a", 3), ("late", 4)))
     job = table.begin_write()
-    tasks = written(job, [("a", 5), ("late", 6), ("new", 7)])
+    tasks = write_tasks(job, [("a", 5), ("late", 6), ("new", 7)])
     table.rollback(2)
     job.commit(tasks)
     assert contents(table) == Counter([("a", 1), ("b", 2), ("a", 5), ("late", 6), ("new", 7)])
 
 
 def test_two_overwrites_of_the_same_rows_are_a_conflict(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
+    table = create_table(root, store, "strong")
     job = table.begin_write("overwrite")
-    tasks = written(job, [("a", 3)])
-    table.overwrite(rows(("a", 4)))
+    tasks = write_tasks(job, [("a", 3)])
+    table.overwrite(int32_rows(("a", 4)))
     with pytest.raises(CommitConflict, match=r"v1\('[ab]',\).*both replace rows"):
         job.commit(tasks)
     assert contents(table) == Counter([("a", 4)])
 
 
-def test_an_append_beside_an_overwrite_stays(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
+def test_an_append_during_an_overwrite_stays(root: str, store: Store) -> None:
+    table = create_table(root, store, "strong")
     job = table.begin_write("overwrite")
-    tasks = written(job, [("a", 3)])
-    table.append(rows(("a", 4), ("c", 5)))
+    tasks = write_tasks(job, [("a", 3)])
+    table.append(int32_rows(("a", 4), ("c", 5)))
     job.commit(tasks)
     assert contents(table) == Counter([("a", 3), ("a", 4), ("c", 5)])
 
 
 @both_modes
-def test_a_table_made_anew_is_not_taken_for_the_old_one(tmp_path: Path, mode: str) -> None:
+def test_a_recreated_table_is_not_taken_for_the_old_one(tmp_path: Path, mode: str) -> None:
     """A process that runs tasks of many jobs remembers tables."""
     store, root = Store(str(tmp_path)), str(tmp_path / "table")
-    job = made(root, store, mode).begin_write()
-    job.commit(written(job, [("a", 3)]))
+    job = create_table(root, store, mode).begin_write()
+    job.commit(write_tasks(job, [("a", 3)]))
     shutil.rmtree(root)
     schema = pa.schema([("n", pa.int32()), ("z", pa.string())])
     table = phalanx.create(root, schema, ["n"], transaction=mode)
@@ -426,38 +427,38 @@ def test_a_table_made_anew_is_not_taken_for_the_old_one(tmp_path: Path, mode: st
 
 @pytest.mark.parametrize("operation", ["append", "overwrite", "overwrite_partitions"])
 def test_the_same_marker_writes_once(root: str, store: Store, operation: str) -> None:
-    table = made(root, store, "strong")
+    table = create_table(root, store, "strong")
     late = table.begin_write(operation, marker="monday")
-    late_tasks = written(late, [("a", 3), ("new", 4)])
+    late_tasks = write_tasks(late, [("a", 3), ("new", 4)])
     snapshots = set()
     for _ in range(2):
         job = table.begin_write(operation, marker="monday")
-        snapshots.add(job.commit(written(job, [("a", 3), ("new", 4)])).snapshot)
+        snapshots.add(job.commit(write_tasks(job, [("a", 3), ("new", 4)])).snapshot)
     snapshots.add(late.commit(late_tasks).snapshot)
     assert snapshots == {3}
     kept = {"append": [("a", 1), ("b", 2)], "overwrite": [], "overwrite_partitions": [("b", 2)]}
     assert contents(table) == Counter([*kept[operation], ("a", 3), ("new", 4)])
     assert orphans(table, store) == set()
     job = table.begin_write(operation, marker="tuesday")
-    assert job.commit(written(job, [("b", 5)])).snapshot == 4
+    assert job.commit(write_tasks(job, [("b", 5)])).snapshot == 4
 
 
 def test_what_was_done_already_is_not_reported_as_written(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
+    table = create_table(root, store, "strong")
     jobs = [table.begin_write(marker="monday") for _ in range(2)]
-    tasks = [written(job, [("a", 3)]) for job in jobs]
+    tasks = [write_tasks(job, [("a", 3)]) for job in jobs]
     assert jobs[0].commit(tasks[0]).rows == 1
     assert jobs[1].commit(tasks[1]).rows == 0
 
 
 def test_of_jobs_that_share_a_marker_one_is_committed(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
+    table = create_table(root, store, "strong")
     jobs = [table.begin_write(marker=marker) for marker in ("x\ny", "y\nz", "z")]
-    tasks = [written(job, [("a", number)]) for number, job in enumerate(jobs, 3)]
+    tasks = [write_tasks(job, [("a", number)]) for number, job in enumerate(jobs, 3)]
     done = [job.commit(each) for job, each in zip(jobs, tasks, strict=True)]
     assert [each.rows for each in done] == [1, 0, 1]
     assert [each.snapshot for each in done] == [3, 3, 4]
-    assert table.begin_write(marker="a\nz").done == 4
+    assert table.begin_write(marker="a\nz").repeated_snapshot == 4
     assert table.markers() == {"x": 3, "y": 3, "z": 4}
     assert contents(table) == Counter([("a", 1), ("b", 2), ("a", 3), ("a", 5)])
     with pytest.raises(PhalanxError, match="Cannot mark a transaction as"):
@@ -465,16 +466,16 @@ def test_of_jobs_that_share_a_marker_one_is_committed(root: str, store: Store) -
 
 
 def test_a_job_without_rows_is_done_once_too(root: str, store: Store) -> None:
-    table = made(root, store, "strong")
+    table = create_table(root, store, "strong")
     job = table.begin_write(marker="monday")
-    assert job.commit(written(job, [])).snapshot == 3
+    assert job.commit(write_tasks(job, [])).snapshot == 3
     job = table.begin_write(marker="monday")
-    assert job.commit(written(job, [("a", 3)])).snapshot == 3
+    assert job.commit(write_tasks(job, [("a", 3)])).snapshot == 3
     assert contents(table) == Counter([("a", 1), ("b", 2)])
 
 
 def test_a_marker_needs_strong_mode(root: str, store: Store) -> None:
-    table = made(root, store, "weak")
+    table = create_table(root, store, "weak")
     with pytest.raises(PhalanxError, match=r"'monday'.*weak mode.*set_mode\('strong'\)"):
         table.begin_write(marker="monday")
 
@@ -483,9 +484,9 @@ def test_a_marker_needs_strong_mode(root: str, store: Store) -> None:
 
 
 def test_a_leaf_that_fails_in_weak_mode_is_named(root: str, store: Store) -> None:
-    table = made(root, store, "weak")
+    table = create_table(root, store, "weak")
     job = table.begin_write()
-    tasks = written(job, [("a", 3), ("b", 4)], [("c", 5), ("a", 6)])
+    tasks = write_tasks(job, [("a", 3), ("b", 4)], [("c", 5), ("a", 6)])
     [broken] = [uri for k, uri in _locations(table) if k == "b"]
     whole = lance.LanceDataset.commit
 

@@ -25,7 +25,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 
-from phalanx.model.sql.literals import storage_type, typed_sql
+from phalanx.model.sql.literals import render_typed, storage_type_of
 
 EPOCH = datetime.datetime(1970, 1, 1)
 
@@ -46,13 +46,13 @@ class IcebergKind:
 
     def internal(self, value: Any) -> Any:
         """The value as pyiceberg's transforms take it."""
-        if value is None or (storage := storage_type(self.arrow)) is None:
+        if value is None or (storage := storage_type_of(self.arrow)) is None:
             return value
         return pa.scalar(value, self.arrow).cast(storage).as_py()
 
     def sql(self, value: Any) -> str:
         """The value as a constant in SQL."""
-        return typed_sql(self.array([value])[0])
+        return render_typed(self.array([value])[0])
 
 
 def _near(center: int, width: int) -> st.SearchStrategy[int]:

@@ -45,10 +45,10 @@ def brute_force(
         rows = lone_left
     if kind == "right_anti":
         rows = lone_right
-    return counted(rows)
+    return count_rows(rows)
 
 
-def counted(rows: Sequence[Row]) -> Counter[Row]:
+def count_rows(rows: Sequence[Row]) -> Counter[Row]:
     """How often each row is there; NaN as text, because it equals nothing."""
     return Counter(tuple(_plain(value) for value in row) for row in rows)
 

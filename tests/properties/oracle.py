@@ -23,7 +23,7 @@ from phalanx.model.murmur3 import murmur3, murmur3_multi
 
 
 def matching(table: pa.Table, where: str, others: pa.Table | None = None) -> pa.Array | None:
-    """Whether each row satisfies the text; None where nobody can compute it for some row.
+    """Return whether each row satisfies the text, or None if no engine can compute it for some row.
 
     No engine has murmur3: hashes stand in columns of their own. `others` are not hashed. Nor has
     one `md5_int`, or the texts that it is computed from: `test_expression_draft.py` judges those.
@@ -35,17 +35,27 @@ def matching(table: pa.Table, where: str, others: pa.Table | None = None) -> pa.
     for name in others.column_names if others is not None else ():
         table = table.append_column(name, _masked(others.column(name).combine_chunks()))
     where = re.sub(r'murmur3\("([^"]*)"\)', r'"murmur3 \1"', where)
-    for names in set(re.findall(r'murmur3_multi\(("[^"]*"(?:, "[^"]*")*)\)', where)):
-        columns = [table.column(name) for name in re.findall(r'"([^"]*)"', names)]
+    path = r'"[^"]*"(?:\."[^"]*")*'
+    for call in set(re.findall(rf"murmur3(?:_multi)?\({path}(?:, {path})*\)", where)):
+        columns = [_column_at(table, each) for each in re.findall(path, call)]
         hashed = f"murmur3 of {len(table.column_names)}"
         table = table.append_column(hashed, murmur3_multi(*columns))
-        where = where.replace(f"murmur3_multi({names})", f'"{hashed}"')
+        where = where.replace(call, f'"{hashed}"')
     found = by_duckdb(table, where)
     return by_datafusion(table, where) if found is None else pc.fill_null(found, False)
 
 
+def _column_at(table: pa.Table, path: str) -> pa.ChunkedArray:
+    """The column, or the field of a struct, that a path of quoted names leads to."""
+    name, *fields = re.findall(r'"([^"]*)"', path)
+    column = table.column(name)
+    for each in fields:
+        column = pc.struct_field(column, each)
+    return column
+
+
 def by_datafusion(table: pa.Table, where: str) -> pa.Array | None:
-    """What a session of its own says of each row; None where it fails on a value."""
+    """Evaluate each row in a session of its own; return None if it fails on a value."""
     config = {"datafusion.sql_parser.enable_ident_normalization": "false"}
     session = SessionContext(SessionConfig(config))
     batches = table.combine_chunks().to_batches() or [_empty(table.schema)]
@@ -134,7 +144,7 @@ _TICKS = {"Second": 10**6, "Millisecond": 10**3, "Microsecond": 1}
 
 
 def in_duckdb(where: str, schema: pa.Schema) -> str | None:
-    """The text in DuckDB's dialect; None where it has no words for it."""
+    """Return the text in DuckDB's dialect, or None if DuckDB cannot express it."""
     text = _CAST.sub(lambda match: _constant(match[1], match[2]), where)
     text = re.sub(r"\bX'([0-9a-f]*)'", lambda m: _blob(m[1]), text)
     # DuckDB's TIMESTAMP ends at microseconds.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from phalanx.errors import InvalidSpec
 from phalanx.model.murmur3 import is_hashable
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import (
     PartitionTerm,
     bucket,
@@ -29,7 +29,7 @@ from phalanx.model.specs.partition_by import (
     year,
 )
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.model.sql.literals import from_ordinal, typed_sql
+from phalanx.model.sql.literals import from_ordinal, render_typed
 
 YEAR = 365 * 86_400
 # Around midnight of a new year in UTC, Paris and New York; before 1970; far away.
@@ -134,7 +134,8 @@ def _with_one_zero(kind: Kind) -> Kind:
     return dataclasses.replace(kind, values=values)
 
 
-# A long IN of DataFusion tells −0.0 from 0.0, unlike its =, its short IN, Lance and Phalanx.
+# A long IN of DataFusion distinguishes −0.0 from 0.0, unlike its =, its short IN, Lance and
+# Phalanx.
 ONE_ZERO_KINDS = tuple(map(_with_one_zero, KINDS))
 
 
@@ -214,7 +215,7 @@ def fitting(data_type: pa.DataType) -> tuple[TermOf, ...]:
 
 def _fits(term: PartitionTerm, data_type: pa.DataType) -> bool:
     try:
-        next_spec([term], Schema.of(pa.schema([("x", data_type)])), {})
+        build_next_spec([term], Schema.of(pa.schema([("x", data_type)])), {})
     except InvalidSpec:
         return False
     return True
@@ -235,32 +236,32 @@ def specs(draw: st.DrawFn, data: Rows) -> PartitionSpec:
     if dated and draw(st.booleans()):
         name = draw(st.sampled_from(dated))
         chain = [year(name), month(name), day(name), hour(name)]
-        return next_spec(chain[: draw(st.integers(2, 4))], data.schema, {})
+        return build_next_spec(chain[: draw(st.integers(2, 4))], data.schema, {})
     chosen = draw(st.lists(st.sampled_from(terms), min_size=1, max_size=3, unique_by=repr))
-    return next_spec(chosen, data.schema, {})
+    return build_next_spec(chosen, data.schema, {})
 
 
 @st.composite
 def constants(draw: st.DrawFn, data: Rows, name: str) -> str:
-    """A constant to compare a column with: often one that is there, or right beside it."""
+    """Draw a constant to compare a column with: often an existing value, or one next to it."""
     kind = data.kinds[name]
     there = [value for value in data.table.column(name) if value.is_valid]
     if there and draw(st.integers(0, 2)):
-        return typed_sql(draw(st.sampled_from(there)))
-    return typed_sql(draw(kind.values))
+        return render_typed(draw(st.sampled_from(there)))
+    return render_typed(draw(kind.values))
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """The name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 @st.composite
 def conditions(draw: st.DrawFn, data: Rows) -> str:
-    """One comparison in any of the forms people write."""
+    """Draw one comparison in any of its usual forms."""
     name = draw(st.sampled_from(list(data.kinds)))
     kind = data.kinds[name].type
-    column = quoted(name)
+    column = quote(name)
     constant = constants(data, name)
     forms = ["compare"] * 4 + ["flipped", "between", "in", "not in", "in", "null", "not null"]
     forms += ["columns", "hash"]
@@ -294,7 +295,7 @@ def conditions(draw: st.DrawFn, data: Rows) -> str:
             other = draw(st.sampled_from(list(data.kinds)))
             if data.kinds[other].type != kind:
                 return f"{column} IS NOT NULL"
-            return f"{column} {operator} {quoted(other)}"
+            return f"{column} {operator} {quote(other)}"
         case "hash":
             return f"abs(murmur3({column})) % 4 {operator} {draw(st.integers(0, 4))}"
         case "like":

@@ -46,23 +46,23 @@ def plain_value(value: pa.Scalar) -> Any:
     return value.as_py()
 
 
-def changed(
+def change_field(
     table: pa.Table, path: tuple[str, ...], change: Callable[[pa.Array, str], list[Any]]
 ) -> pa.Table:
-    """The table with the field at a path replaced by what `change` makes of array and name."""
+    """Return the table with the field at a path replaced by the fields that `change` returns."""
     arrays: list[pa.Array] = []
     names: list[str] = []
     for name in table.column_names:
         found = [(table.column(name).combine_chunks(), name)]
         if name == path[0]:
-            found = _changed(found[0][0], name, path[1:], change)
+            found = _change_field(found[0][0], name, path[1:], change)
         for array, kept in found:
             arrays.append(array)
             names.append(kept)
     return pa.table(arrays, names=names)
 
 
-def _changed(
+def _change_field(
     array: pa.Array, name: str, rest: tuple[str, ...], change: Callable[[pa.Array, str], list[Any]]
 ) -> list[tuple[pa.Array, str]]:
     if not rest:
@@ -72,7 +72,7 @@ def _changed(
     for place, child in enumerate(array.type):
         found = [(array.field(place), child.name)]
         if child.name == rest[0]:
-            found = _changed(array.field(place), child.name, rest[1:], change)
+            found = _change_field(array.field(place), child.name, rest[1:], change)
         for inner, kept in found:
             children.append(inner)
             names.append(kept)

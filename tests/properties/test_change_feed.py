@@ -23,7 +23,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int16()), ("t", pa.string())])
 KEYS = st.sampled_from(["a", "b", "cc", None])
 NUMBERS = st.integers(0, 5)
 ROWS = st.lists(st.tuples(KEYS, NUMBERS, st.sampled_from(["x", "y", None])), max_size=5)
-# In terms of the columns as they are called at first.
+# Predicates over the original column names.
 CONDITIONS = st.sampled_from(
     [
         *("n < 2", "n % 2 = 0", "k = 'a'", "k IS NULL OR n = 3", "t = 'x' AND k <> 'b'", "true"),
@@ -77,7 +77,7 @@ class History:
                     for statement in given:
                         self.run(txn, statement)
             case "evolve":
-                self.table.evolve([self.renamed(field) for field in given])
+                self.table.evolve([self.use_current_name(field) for field in given])
             case "move":
                 self.table.rewrite(target_spec=self.table.spec.id)
             case "compact":
@@ -145,7 +145,7 @@ class History:
     def sql(self, text: str) -> str:
         return text.replace("n ", f"{self.names['n']} ")
 
-    def renamed(self, field: Any) -> Any:
+    def use_current_name(self, field: Any) -> Any:
         return phalanx.bucket(self.names["n"], 2) if field == phalanx.bucket("n", 2) else field
 
 
@@ -162,11 +162,11 @@ def rows_at(table: phalanx.Table, snapshot: int, last: int, where: str | None) -
         column = pa.nulls(found.num_rows, field.type) if name is None else found.column(name)
         columns.append(column.cast(field.type))
     in_line = pa.table(columns, names=now.schema.names)
-    return Counter(map(tuple, map(dict.values, filtered(in_line, where).to_pylist())))
+    return Counter(map(tuple, map(dict.values, filter_rows(in_line, where).to_pylist())))
 
 
-def filtered(rows: pa.Table, where: str | None) -> pa.Table:
-    """The rows that match, as DuckDB says."""
+def filter_rows(rows: pa.Table, where: str | None) -> pa.Table:
+    """Return the rows that match by DuckDB."""
     if where is None:
         return rows
     judged = by_duckdb(rows, where)
@@ -174,8 +174,8 @@ def filtered(rows: pa.Table, where: str | None) -> pa.Table:
     return rows.filter(judged)
 
 
-def replayed(rows: Counter[Any], feed: phalanx.ChangeFeed) -> Counter[Any]:
-    """The rows after all changes, in their order; nothing goes that is not there."""
+def replay(rows: Counter[Any], feed: phalanx.ChangeFeed) -> Counter[Any]:
+    """Return the rows after all changes in order, and check that each removed row exists."""
     found = Counter(rows)
     last = 0
     for change in feed.to_arrow().to_pylist():
@@ -203,16 +203,16 @@ def check(steps: list[Step], spans: list[tuple[int, int]], condition: str) -> No
         assert newest is not None
         for start, end in [(0, newest), *spans]:
             first, last = sorted((start % (newest + 1), 1 + end % newest))
-            assert replayed(rows_at(table, first, last, None), table.changes(first, last)) == (
+            assert replay(rows_at(table, first, last, None), table.changes(first, last)) == (
                 rows_at(table, last, last, None)
             )
         name = history.names["n"]
         where = condition.replace("n ", f"{name} ")
         feed = table.changes(0, where=where)
-        assert replayed(Counter(), feed) == rows_at(table, newest, newest, where)
+        assert replay(Counter(), feed) == rows_at(table, newest, newest, where)
         feed = table.changes(newest // 2, where=where)
         before = rows_at(table, newest // 2, newest, where)
-        assert replayed(before, feed) == rows_at(table, newest, newest, where)
+        assert replay(before, feed) == rows_at(table, newest, newest, where)
     finally:
         shutil.rmtree(folder)
 

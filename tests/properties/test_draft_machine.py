@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -12,11 +11,10 @@ from hypothesis.stateful import rule
 
 import phalanx
 from phalanx.errors import PhalanxError
-from phalanx.model.specs.expression_draft import calls
+from phalanx.model.specs.expression_draft import has_call
 from phalanx.model.specs.partition_by import CustomExpression
 from properties.test_table_machine import StrongTableMachine, TableMachine
-
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
+from tables import SOAK
 
 
 class _Drafted(TableMachine):
@@ -45,7 +43,7 @@ class _Drafted(TableMachine):
     @rule(data=st.data())
     def upgrade(self, data: st.DataObject) -> None:
         fields = [field for spec in self.table.specs.values() for field in spec.fields]
-        is_hashed = any(calls(field, "md5_int") for field in fields)
+        is_hashed = any(has_call(field, "md5_int") for field in fields)
         if is_hashed and self.layout == "expressions":
             with pytest.raises(PhalanxError, match="has no md5_int"):
                 self.table.upgrade()

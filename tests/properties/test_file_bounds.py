@@ -6,9 +6,9 @@ import pyarrow.compute as pc
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.schema.schema import Schema
-from phalanx.planning.pruning.file_bounds import FileBounds, may_match
+from phalanx.planning.pruning.file_bounds import FileBounds, find_matching_files
 from properties.oracle import matching
 
 SCHEMA = Schema.of(pa.schema([("i", pa.int64()), ("f", pa.float64()), ("s", pa.string())]))
@@ -101,9 +101,9 @@ def test_a_file_with_a_matching_row_is_kept(
     known: list[bool],
 ) -> None:
     where = f"{'NOT ' if negated else ''}({first}) {joint} ({second})"
-    predicate = bind(where, SCHEMA)
+    predicate = bind_predicate(where, SCHEMA)
     bounds = {(name,): bounds_of(batches, name, known[: len(batches)]) for name in VALUES}
-    found = may_match(predicate, bounds, len(batches))
+    found = find_matching_files(predicate, bounds, len(batches))
     for batch, kept in zip(batches, found, strict=True):
         matches = matching(pa.table(batch), where)
         assert kept or not pc.any(matches).as_py()
@@ -129,4 +129,4 @@ def test_files_outside_the_bounds_are_left_out() -> None:
         f"i IN ({', '.join(map(str, range(5, 100)))})": [False, True, True],
     }
     for where, kept in expected.items():
-        assert may_match(bind(where, SCHEMA), bounds, 3).tolist() == kept, where
+        assert find_matching_files(bind_predicate(where, SCHEMA), bounds, 3).tolist() == kept, where

@@ -1,4 +1,4 @@
-"""Namespaces of other writers, read and changed beside a plain list of rows.
+"""Namespaces of other writers, read, changed and compared with a plain list of rows.
 
 Each is built by pylance alone, from whatever the format allows: pins of all kinds, gaps in ids and
 in spec versions, several leaves of one partition, other types, missing and unknown columns. What
@@ -7,7 +7,6 @@ Phalanx reads and leaves behind is exactly right, or it refuses before anything 
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections import Counter
@@ -32,8 +31,8 @@ from phalanx.errors import (
     SchemaMismatch,
     UnknownSpec,
 )
+from tables import SOAK
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 Row = tuple[Any, ...]
 NAMES = ("k", "n", "s")
 FIELDS = (("k", "utf8"), ("n", "int64"), ("s", "utf8"))
@@ -97,7 +96,7 @@ class Namespace:
 
 @st.composite
 def fresh_rows(draw: st.DrawFn, key: str | bool | None, tens: int | bool | None) -> list[Row]:
-    """Some rows of one partition; False stands for a value that is not fixed."""
+    """Some rows of one partition; False means a value that is not fixed."""
     found = []
     for _ in range(draw(st.integers(0, 3))):
         own = draw(st.sampled_from(KEYS)) if key is False else key
@@ -110,7 +109,7 @@ def fresh_rows(draw: st.DrawFn, key: str | bool | None, tens: int | bool | None)
 
 @st.composite
 def namespaces(draw: st.DrawFn, root: Path) -> Namespace:
-    """A namespace at a root where nothing is."""
+    """A namespace at an empty root."""
     made = Namespace(root)
     made.may_be_odd, made.may_be_pinned = draw(st.integers(0, 5)) == 0, draw(st.booleans())
     ids: tuple[int, ...] = (0, 1, 2)
@@ -233,7 +232,7 @@ def _add_leaf(
 
 
 @dataclass
-class Beside:
+class TrackedTable:
     """A table, and the rows that it must have."""
 
     table: phalanx.Table
@@ -243,7 +242,7 @@ class Beside:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a change in weak mode would be seen by nobody."""
+        """Return whether no reader would see a change in weak mode."""
         return self.made.is_pinned and self.table.mode == "weak"
 
     def check(self, draw: st.DrawFn) -> None:
@@ -256,7 +255,7 @@ class Beside:
         assert table.scan(where).count_rows() == sum(wanted.values())
         assert Counter(read_by_the_format(table.uri, NAMES)) == Counter(self.rows)
 
-    def arriving(self, draw: st.DrawFn) -> tuple[list[Row], pa.Table]:
+    def draw_new_rows(self, draw: st.DrawFn) -> tuple[list[Row], pa.Table]:
         rows = draw(fresh_rows(False, False))
         data = table_of(rows)
         for number in range(self.added):
@@ -264,7 +263,7 @@ class Beside:
         return rows, data
 
     def append(self, draw: st.DrawFn) -> list[Row]:
-        rows, data = self.arriving(draw)
+        rows, data = self.draw_new_rows(draw)
         self.table.append(data)
         return [*self.rows, *rows]
 
@@ -282,7 +281,7 @@ class Beside:
         return [(key, *row[1:]) if CONDITIONS[where](row) else row for row in self.rows]
 
     def merge(self, draw: st.DrawFn) -> list[Row]:
-        rows, _ = self.arriving(draw)
+        rows, _ = self.draw_new_rows(draw)
         own = {row[1]: row for row in rows if row[1] is not None}
         data = table_of(list(own.values()))
         for number in range(self.added):
@@ -293,7 +292,7 @@ class Beside:
         return [*(own.get(row[1], row) for row in self.rows), *new]
 
     def overwrite_partitions(self, draw: st.DrawFn) -> list[Row]:
-        rows, data = self.arriving(draw)
+        rows, data = self.draw_new_rows(draw)
         fields = [each.field_id for each in self.table.spec.fields]
 
         def key(row: Row) -> Row:
@@ -309,7 +308,7 @@ class Beside:
             with pytest.raises(PhalanxError, match="strong mode"):
                 self.table.transaction()
             return self.rows
-        rows, data = self.arriving(draw)
+        rows, data = self.draw_new_rows(draw)
         where = draw(st.sampled_from(sorted(CONDITIONS)))
         with self.table.transaction() as transaction:
             transaction.append(data)
@@ -322,7 +321,7 @@ class Beside:
         return self.rows
 
     def rename_columns(self, draw: st.DrawFn) -> list[Row]:
-        """There and back, by way of names that another column had."""
+        """Rename columns to names that another column had, and back."""
         first, second = draw(st.permutations(NAMES))[:2]
         for old, new in ((first, "passing"), (second, first), (first, second), ("passing", first)):
             self.table.rename_column(old, new)
@@ -359,7 +358,7 @@ class Beside:
         return self.rows
 
     def look(self, draw: st.DrawFn) -> list[Row]:
-        """What only reads."""
+        """Operations that only read."""
         self.table.health()
         self.table.files()
         self.table.plan_rewrite(min_input_files=2)
@@ -368,24 +367,24 @@ class Beside:
 
 
 CHANGES = [
-    Beside.append,
-    Beside.append,
-    Beside.delete,
-    Beside.update,
-    Beside.merge,
-    Beside.overwrite_partitions,
-    Beside.transaction,
-    Beside.add_column,
-    Beside.rename_columns,
-    Beside.replace_column,
-    Beside.rewrite,
-    Beside.create_index,
-    Beside.drop_partitions,
-    Beside.evolve,
-    Beside.look,
+    TrackedTable.append,
+    TrackedTable.append,
+    TrackedTable.delete,
+    TrackedTable.update,
+    TrackedTable.merge,
+    TrackedTable.overwrite_partitions,
+    TrackedTable.transaction,
+    TrackedTable.add_column,
+    TrackedTable.rename_columns,
+    TrackedTable.replace_column,
+    TrackedTable.rewrite,
+    TrackedTable.create_index,
+    TrackedTable.drop_partitions,
+    TrackedTable.evolve,
+    TrackedTable.look,
 ]
-# What a table that is pinned takes in weak mode too.
-HARMLESS = (Beside.transaction, Beside.evolve, Beside.look)
+# Operations on a pinned table that weak mode also accepts.
+HARMLESS = (TrackedTable.transaction, TrackedTable.evolve, TrackedTable.look)
 
 
 def as_read(table: phalanx.Table, where: str | None = None) -> Counter[Row]:
@@ -399,56 +398,56 @@ def _try_all(draw: st.DrawFn, made: Namespace) -> None:
     if made.is_odd:
         _check_odd(draw, table, made)
         return
-    beside = Beside(table, made, made.rows)
-    beside.check(draw)
+    tracked = TrackedTable(table, made, made.rows)
+    tracked.check(draw)
     for _ in range(draw(st.integers(1, 6))):
         if draw(st.integers(0, 5)) == 0:
-            _change_mode(draw, beside)
+            _change_mode(draw, tracked)
         elif draw(st.integers(0, 6)) == 0:
             event("vacuum")
-            is_strong = beside.table.mode == "strong"
-            beside.table.vacuum(timedelta(0) if is_strong else timedelta(hours=1))
+            is_strong = tracked.table.mode == "strong"
+            tracked.table.vacuum(timedelta(0) if is_strong else timedelta(hours=1))
         else:
             change = draw(st.sampled_from(CHANGES))
             event(change.__name__)
-            if beside.is_refused and change not in HARMLESS:
+            if tracked.is_refused and change not in HARMLESS:
                 before = _all_versions(made.root)
-                with pytest.raises(PhalanxError, match="says which version is read"):
-                    change(beside, draw)
+                with pytest.raises(PhalanxError, match="pins the version that is read"):
+                    change(tracked, draw)
                 assert _all_versions(made.root) == before
             else:
-                beside.rows = change(beside, draw)
-        beside.check(draw)
+                tracked.rows = change(tracked, draw)
+        tracked.check(draw)
 
 
-def _change_mode(draw: st.DrawFn, beside: Beside) -> None:
+def _change_mode(draw: st.DrawFn, tracked: TrackedTable) -> None:
     mode = draw(st.sampled_from(("strong", "strong", "weak")))
-    was = beside.table.mode
+    was = tracked.table.mode
     event(f"mode: {was} to {mode}")
-    if mode == "weak" and was == "strong" and beside.made.is_on_a_branch:
+    if mode == "weak" and was == "strong" and tracked.made.is_on_a_branch:
         with pytest.raises(PhalanxError, match="read from the branch"):
-            beside.table.set_mode(mode)
+            tracked.table.set_mode(mode)
         return
-    beside.table.set_mode(mode)
-    assert beside.table.mode == mode
+    tracked.table.set_mode(mode)
+    assert tracked.table.mode == mode
     if was == "strong" and mode == "weak":
-        beside.made.is_pinned = False
+        tracked.made.is_pinned = False
 
 
 def _check_odd(draw: st.DrawFn, table: phalanx.Table, made: Namespace) -> None:
-    """Rows are as they are by name, or the leaf is refused; and nobody finds other values."""
+    """Rows are those of the column names, or the leaf is refused; no reader finds other values."""
     before, versions = read_by_the_format(made.root, NAMES), _all_versions(made.root)
     event("ids that mean other columns")
     for use in (
         lambda: as_read(table),
-        # No partition tells anything of s: every leaf is looked at.
+        # No partition value limits `s`: every leaf is read.
         lambda: table.delete("s = 'x'"),
         lambda: table.set_mode("strong"),
         lambda: table.add_column(pa.field("more", pa.int8())),
     ):
         with pytest.raises(PhalanxError) as told:
             use()
-        is_pinned = "says which version is read" in str(told.value)
+        is_pinned = "pins the version that is read" in str(told.value)
         assert isinstance(told.value, SchemaMismatch) or is_pinned
     assert read_by_the_format(made.root, NAMES) == before
     assert _all_versions(made.root) == versions
@@ -487,7 +486,7 @@ def _plain_namespace(root: Path) -> ForeignManifest:
 
 @dataclass(frozen=True)
 class Illegal:
-    """What is wrong with a manifest: its last row, or how it is written; and what is told of it."""
+    """A fault of a manifest, in its last row or in how it is written, and the expected message."""
 
     kind: type[PhalanxError]
     why: str
@@ -512,23 +511,23 @@ ILLEGAL = {
     "no such spec": Illegal(UnknownSpec, "under v9", {"object_id": "v9$b$0$dataset"}),
     "no spec at all": Illegal(UnknownSpec, "under dataset", {"object_id": "dataset"}),
     "no leaf": Illegal(
-        PhalanxError, "nowhere is in the manifest, but not", {"location": "nowhere"}
+        PhalanxError, "nowhere is in the manifest, but missing", {"location": "nowhere"}
     ),
     "two pins": Illegal(
         InvalidManifest, "read_tag = 'x': expected", {"read_version": 1, "read_tag": "x"}
     ),
     "a branch alone": Illegal(InvalidManifest, "read_branch = 'x': expected", {"read_branch": "x"}),
     "no such tag": Illegal(InvalidManifest, "the tag 'x'", {"read_tag": "x"}),
-    "no such version": Illegal(PhalanxError, "not there in version 7", {"read_version": 7}),
+    "no such version": Illegal(PhalanxError, "missing in version 7", {"read_version": 7}),
     "a negative version": Illegal(
         InvalidManifest,
-        "int64 in the column 'read_version', with values that are no uint64",
+        "int64 in the column 'read_version', with values that are not uint64",
         {"read_version": -1},
         {"read_version": pa.int64()},
     ),
     "a text in place of a number": Illegal(
         InvalidManifest,
-        "in the column 'partition_field_n_truncate', with values that are no int64",
+        "in the column 'partition_field_n_truncate', with values that are not int64",
         {"partition_field_n_truncate": "x"},
         {"partition_field_n_truncate": pa.string()},
     ),
@@ -540,7 +539,7 @@ ILLEGAL = {
 
 
 @pytest.mark.parametrize("name", ILLEGAL)
-def test_what_the_format_does_not_allow_is_told(tmp_path: Path, name: str) -> None:
+def test_what_the_format_does_not_allow_is_reported(tmp_path: Path, name: str) -> None:
     wrong = ILLEGAL[name]
     manifest = _plain_namespace(tmp_path)
     manifest.rows[-1] |= wrong.row
@@ -560,7 +559,7 @@ def test_what_the_format_does_not_allow_is_told(tmp_path: Path, name: str) -> No
     for use in uses:
         with pytest.raises(PhalanxError) as told:
             use(phalanx.open(tmp_path))
-        is_pinned = "says which version is read" in str(told.value)
+        is_pinned = "pins the version that is read" in str(told.value)
         assert is_pinned or isinstance(told.value, wrong.kind)
         assert is_pinned or re.search(wrong.why, str(told.value)), told.value
     assert _all_versions(tmp_path) == before

@@ -19,14 +19,14 @@ from phalanx.model.specs.partition_by import PartitionTerm
 from properties.oracle import matching
 from properties.strategies import KINDS, Rows, predicates, rows
 from properties.table_model import as_multiset
-from properties.test_pruning import pruned
+from properties.test_pruning import prune_rows
 
 TERMS: tuple[Callable[[str], PartitionTerm], ...] = (
     *(phalanx.identity, phalanx.year, phalanx.month, phalanx.day, phalanx.hour, phalanx.hash),
     *(lambda name, n=n: phalanx.bucket(name, n) for n in (1, 4, 1000)),
     *(lambda name, width=width: phalanx.truncate(name, width) for width in (1, 10)),
 )
-# Lance keeps no NULL in a binary of no length, and such types are no sources here but of hashes.
+# Lance keeps no NULL in a binary of length 0, and such types are only sources of hashes here.
 STORED = tuple(kind for kind in KINDS if not pa.types.is_binary(kind.type))
 
 
@@ -58,7 +58,7 @@ def test_no_matching_row_is_lost(data: st.DataObject) -> None:
     matches = matching(given_rows.table, where)
     assume(matches is not None)
     whole = Rows(hive.schema, given_rows.kinds, _with_stored(given_rows.table))
-    pruning, kept = pruned(where, hive.spec, whole)
+    pruning, kept = prune_rows(where, hive.spec, whole)
     event(f"prunes: {pruning.specs[0].filter not in (TRUE, FALSE)}")
     lost = pc.and_(matches, pc.invert(kept))
     assert not pc.any(lost).as_py(), (where, str(pruning), given_rows.table.filter(lost))
@@ -67,7 +67,7 @@ def test_no_matching_row_is_lost(data: st.DataObject) -> None:
 @settings(max_examples=settings().max_examples // 10)
 @given(st.data())
 def test_what_is_written_is_read(data: st.DataObject) -> None:
-    """Rows come back as they were, by themselves and through any predicate; then they go."""
+    """Rows are read back unchanged, with and without any predicate; then they are deleted."""
     given_rows = data.draw(rows(STORED, max_rows=8))
     hive = data.draw(hive_tables(given_rows))
     where = data.draw(predicates(given_rows))
@@ -83,7 +83,7 @@ def test_what_is_written_is_read(data: st.DataObject) -> None:
         found = table.scan(where)
         assert as_multiset(found.to_arrow()) == as_multiset(written.filter(matches))
         assert found.count_rows() == matches.true_count
-        event(f"leaves left out: {found.plan.planned < found.plan.total_partitions}")
+        event(f"leaves left out: {found.plan.scanned_partitions < found.plan.total_partitions}")
         assert table.delete(where) == matches.true_count
         assert as_multiset(table.scan().to_arrow()) == as_multiset(
             written.filter(pc.invert(matches))

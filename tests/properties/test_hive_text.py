@@ -10,16 +10,18 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import InvalidSpec, PhalanxError
-from phalanx.model.hive_names import (
+from phalanx.model.schema.arrow_ipc_json import schema_from_any_json, schema_to_ipc_json
+from phalanx.model.specs.hive_paths import (
     NULL_NAME,
     TABLE_SUFFIX,
-    escaped,
-    folder_name,
-    read_folder_name,
-    unescaped,
+    check_path_type,
+    escape,
+    format_folder_name,
+    format_path_value,
+    parse_folder_name,
+    parse_path_values,
+    unescape,
 )
-from phalanx.model.schema.arrow_ipc_json import schema_from_any_json, schema_to_ipc_json
-from phalanx.model.specs.hive_paths import check_text, text_in_path, values_in_paths
 from phalanx.model.specs.spec import PartitionField
 from phalanx.model.transforms.transform import IDENTITY
 from phalanx.model.transforms.truncate import Truncate
@@ -35,8 +37,8 @@ TEXT = st.one_of(
 
 @given(TEXT)
 def test_escaping_is_exact(text: str) -> None:
-    assert unescaped(escaped(text)) == text
-    assert not set('/=$"\\') & set(escaped(text))
+    assert unescape(escape(text)) == text
+    assert not set('/=$"\\') & set(escape(text))
 
 
 @given(TEXT.filter(bool), TEXT | st.none())
@@ -45,33 +47,33 @@ def test_escaping_is_exact(text: str) -> None:
 @example("k", None)
 @example("k", "a.lance")
 def test_folders_are_read_back(key: str, text: str | None) -> None:
-    name = folder_name(key, text)
-    assert read_folder_name(name) == (key, text)
+    name = format_folder_name(key, text)
+    assert parse_folder_name(name) == (key, text)
     assert "/" not in name
-    # Never what looks like a table, and as a table the same value.
+    # The text never looks like a table name, and means the same value as one.
     assert not name.endswith(TABLE_SUFFIX)
-    assert read_folder_name(f"{name}{TABLE_SUFFIX}".removesuffix(TABLE_SUFFIX)) == (key, text)
+    assert parse_folder_name(f"{name}{TABLE_SUFFIX}".removesuffix(TABLE_SUFFIX)) == (key, text)
 
 
 @given(TEXT | st.none(), TEXT | st.none())
 def test_no_two_values_share_a_folder(one: str | None, other: str | None) -> None:
-    assert (folder_name("k", one) == folder_name("k", other)) == (one == other)
+    assert (format_folder_name("k", one) == format_folder_name("k", other)) == (one == other)
 
 
 def test_names_of_hive() -> None:
-    assert folder_name("ts", "2025-12-10 10:00:00") == "ts=2025-12-10 10%3A00%3A00"
-    assert folder_name("k", None) == "k=__HIVE_DEFAULT_PARTITION__"
-    assert read_folder_name("_SUCCESS") is None
+    assert format_folder_name("ts", "2025-12-10 10:00:00") == "ts=2025-12-10 10%3A00%3A00"
+    assert format_folder_name("k", None) == "k=__HIVE_DEFAULT_PARTITION__"
+    assert parse_folder_name("_SUCCESS") is None
 
 
 def test_a_name_that_no_file_system_takes() -> None:
     with pytest.raises(PhalanxError, match="at most 255 bytes"):
-        folder_name("k", "é" * 130)
+        format_folder_name("k", "é" * 130)
 
 
-def kept_as_text(kind: Kind) -> bool:
+def is_kept_as_text(kind: Kind) -> bool:
     try:
-        check_text(kind.type)
+        check_path_type(kind.type)
     except InvalidSpec:
         return False
     return True
@@ -79,12 +81,12 @@ def kept_as_text(kind: Kind) -> bool:
 
 @given(st.data())
 def test_values_come_back_from_their_texts(data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from([kind for kind in KINDS if kept_as_text(kind)]))
+    kind = data.draw(st.sampled_from([kind for kind in KINDS if is_kept_as_text(kind)]))
     field = PartitionField("f", (0,), IDENTITY, kind.type)
     values = data.draw(st.lists(kind.values | st.none(), max_size=8))
     array = pa.array([pa.scalar(None, kind.type) if v is None else v for v in values], kind.type)
-    texts = [text_in_path(field, value) for value in array]
-    assert values_in_paths(field, texts, texts).equals(array)
+    texts = [format_path_value(field, value) for value in array]
+    assert parse_path_values(field, texts, texts).equals(array)
     assert all((text is None) != value.is_valid for text, value in zip(texts, array, strict=True))
 
 
@@ -94,14 +96,14 @@ def test_truncated_values_come_back(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(kinds))
     array = Truncate(3).apply(pa.array(data.draw(st.lists(kind.values, max_size=5)), kind.type))
     field = PartitionField("f", (0,), Truncate(3), kind.type)
-    texts = [text_in_path(field, value) for value in array]
-    assert values_in_paths(field, texts, texts).equals(array)
+    texts = [format_path_value(field, value) for value in array]
+    assert parse_path_values(field, texts, texts).equals(array)
 
 
-def test_a_wrong_text_is_told_with_its_path() -> None:
+def test_a_wrong_text_is_reported_with_its_path() -> None:
     field = PartitionField("d", (0,), IDENTITY, pa.date32())
     with pytest.raises(PhalanxError, match=r"root/d=x: d is 'x', expected date32"):
-        values_in_paths(field, ["2025-01-01", "x"], ["root/d=2025-01-01", "root/d=x"])
+        parse_path_values(field, ["2025-01-01", "x"], ["root/d=2025-01-01", "root/d=x"])
 
 
 @settings(max_examples=settings().max_examples // 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -18,22 +17,21 @@ from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import FloatType, NestedField, UUIDType
 
-from phalanx.foreign.iceberg.manifests import _ranges, internal_values
+from phalanx.foreign.iceberg.manifests import _read_ranges, to_iceberg_values
 from phalanx.foreign.iceberg.schema import schema_of, specs_of
-from phalanx.model.predicates.binding import bind
-from phalanx.model.predicates.evaluation import holds
+from phalanx.model.predicates.binding import bind_predicate
+from phalanx.model.predicates.evaluation import match_arrays
 from phalanx.model.predicates.predicate import Predicate
 from phalanx.model.schema.schema import Schema as OurSchema
 from phalanx.model.specs.spec import PartitionSpec as OurSpec
 from phalanx.model.transforms.buckets import Bucket
 from phalanx.model.transforms.masked_buckets import MaskedBucket
-from phalanx.planning.pruning.projection import inclusive
-from phalanx.planning.pruning.residual import may_hold
-from phalanx.planning.pruning.value_ranges import may_hold_within
+from phalanx.planning.pruning.projection import project_inclusive
+from phalanx.planning.pruning.residual import find_possible_partitions
+from phalanx.planning.pruning.value_ranges import can_match_ranges
 from properties.iceberg_values import KINDS, Condition, IcebergKind, conditions
 from properties.oracle import by_duckdb
-
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
+from tables import SOAK
 
 
 class Case:
@@ -75,7 +73,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def filtered(draw: st.DrawFn) -> tuple[Case, Condition, pa.Table]:
+def filtered_cases(draw: st.DrawFn) -> tuple[Case, Condition, pa.Table]:
     """A case, a condition on its columns, and rows."""
     case = draw(cases())
     parts = [
@@ -108,7 +106,7 @@ def test_a_transform_gives_what_pyiceberg_gives(data: st.DataObject) -> None:
     apply = transform.transform(kind.iceberg)
     expected = [apply(kind.internal(value)) for value in values]
     is_uuid = kind.iceberg == UUIDType() and transform == IdentityTransform()
-    assert internal_values(found, is_uuid) == expected
+    assert to_iceberg_values(found, is_uuid) == expected
 
 
 def _is_plain_uuid(kind: IcebergKind, field: PartitionField) -> bool:
@@ -119,16 +117,16 @@ def _records(case: Case, values: pa.Table) -> list[Record]:
     """The partitions as pyiceberg has them."""
     uuids = map(_is_plain_uuid, case.kinds, case.spec.fields)
     columns = [
-        internal_values(column, is_uuid)
+        to_iceberg_values(column, is_uuid)
         for column, is_uuid in zip(values.columns, uuids, strict=True)
     ]
     return [Record(*each) for each in zip(*columns, strict=True)]
 
 
-def _held(predicate: Predicate, rows: pa.Table, sql: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """The rows that match, of which DuckDB says the same by the text."""
+def _match(predicate: Predicate, rows: pa.Table, sql: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which rows match, and check that DuckDB agrees."""
     columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
-    held = holds(predicate, columns, rows.num_rows)
+    held = match_arrays(predicate, columns, rows.num_rows)
     found: np.ndarray[Any, np.dtype[np.bool_]] = held.to_numpy(zero_copy_only=False)
     judged = by_duckdb(rows, sql)
     assert judged is not None, sql
@@ -137,17 +135,19 @@ def _held(predicate: Predicate, rows: pa.Table, sql: str) -> np.ndarray[Any, np.
 
 
 @settings(max_examples=2000 if SOAK else 150)
-@given(filtered())
+@given(filtered_cases())
 def test_a_projection_keeps_what_pyiceberg_keeps_or_less_and_every_match(
     drawn: tuple[Case, Condition, pa.Table],
 ) -> None:
     case, condition, rows = drawn
     schema, spec = case.ours
     rows = rows.cast(schema.arrow)
-    predicate = bind(condition.sql, schema)
-    values = spec.partition_values(rows, schema)
-    kept = may_hold(inclusive(predicate, spec, schema), spec, values, rows.num_rows)
-    matching = _held(predicate, rows, condition.sql)
+    predicate = bind_predicate(condition.sql, schema)
+    values = spec.compute_partition_values(rows, schema)
+    kept = find_possible_partitions(
+        project_inclusive(predicate, spec, schema), spec, values, rows.num_rows
+    )
+    matching = _match(predicate, rows, condition.sql)
     assert not (matching & ~kept).any()
 
     # pyiceberg 0.12 compares UUIDs in partitions with the bytes of a constant: it finds none.
@@ -161,18 +161,18 @@ def test_a_projection_keeps_what_pyiceberg_keeps_or_less_and_every_match(
 
 
 @settings(max_examples=2000 if SOAK else 150)
-@given(filtered())
+@given(filtered_cases())
 def test_a_manifest_is_skipped_only_if_no_partition_of_it_matches(
     drawn: tuple[Case, Condition, pa.Table],
 ) -> None:
     case, condition, rows = drawn
     schema, spec = case.ours
-    projected = inclusive(bind(condition.sql, schema), spec, schema)
-    values = spec.partition_values(rows.cast(schema.arrow), schema)
-    kept = may_hold(projected, spec, values, rows.num_rows)
+    projected = project_inclusive(bind_predicate(condition.sql, schema), spec, schema)
+    values = spec.compute_partition_values(rows.cast(schema.arrow), schema)
+    kept = find_possible_partitions(projected, spec, values, rows.num_rows)
     records = _records(case, values)
     assert _may_hold(case, projected, records) or not kept.any()
-    # One partition has no values but its own; void has ranges of nothing.
+    # One partition has only its own values; void has empty ranges.
     if not any(isinstance(field.transform, VoidTransform) for field in case.spec.fields):
         assert [_may_hold(case, projected, [record]) for record in records] == kept.tolist()
 
@@ -181,7 +181,7 @@ def _may_hold(case: Case, projected: Predicate, records: list[Record]) -> bool:
     """The verdict on a manifest with these partitions, by the summaries pyiceberg makes of them."""
     _, spec = case.ours
     summaries = construct_partition_summaries(case.spec, case.schema, records)
-    return may_hold_within(projected, dict(_ranges(spec, summaries)))
+    return can_match_ranges(projected, dict(_read_ranges(spec, summaries)))
 
 
 FLOATS = IcebergKind(
@@ -205,11 +205,11 @@ def test_summaries_of_floats_hide_no_nan(
     schema, spec = case.ours
     rows = pa.table({"c1": FLOATS.array(floats)}).cast(schema.arrow)
     sql = f"c1 {operator} {FLOATS.sql(constant)}"
-    predicate = bind(sql, schema)
-    projected = inclusive(predicate, spec, schema)
-    values = spec.partition_values(rows, schema)
-    kept = may_hold(projected, spec, values, rows.num_rows)
-    assert not (_held(predicate, rows, sql) & ~kept).any()
+    predicate = bind_predicate(sql, schema)
+    projected = project_inclusive(predicate, spec, schema)
+    values = spec.compute_partition_values(rows, schema)
+    kept = find_possible_partitions(projected, spec, values, rows.num_rows)
+    assert not (_match(predicate, rows, sql) & ~kept).any()
     assert _may_hold(case, projected, _records(case, values)) or not kept.any()
 
 
@@ -217,5 +217,5 @@ def test_summaries_of_floats_hide_no_nan(
 def test_buckets_of_iceberg_are_never_ours(one: int, other: int) -> None:
     ours, theirs = Bucket(one), MaskedBucket(other)
     assert ours != theirs
-    assert ours.reduction(theirs, pa.int64()) is None
-    assert theirs.reduction(ours, pa.int64()) is None
+    assert ours.find_reduction(theirs, pa.int64()) is None
+    assert theirs.find_reduction(ours, pa.int64()) is None

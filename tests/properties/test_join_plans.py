@@ -1,14 +1,13 @@
 """Plans of joins, run without Spark and without storage, against brute force.
 
-Any specs, several versions of them, compatible or not; keys with NULL; leaves of several
-fragments; tasks so small that groups are cut. Every kind of join gives the rows that it should.
+Any specs, several versions of them, compatible or not; keys with NULL; leaves of several fragments;
+tasks so small that groups are split.Every kind of join gives the rows that it should.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,21 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import PartitionTerm, multi_bucket
-from phalanx.model.specs.partition_key import PartitionKey, keyed, keys_of
+from phalanx.model.specs.partition_key import PartitionKey, group_by_partition, read_keys
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.planning.join_cuts import Piece
-from phalanx.planning.joins.keys import JoinKey, comparable, join_keys
-from phalanx.planning.joins.kinds import HOWS
-from phalanx.planning.joins.leaves import Fragment, JoinedTable, JoinLeaf, SpecLeaves
-from phalanx.planning.joins.plan import JoinPlan, planned
-from phalanx.storage.joining import joined
-from phalanx.storage.streams.hash_join import KEY, JoinRows
-from properties.join_oracle import brute_force, counted, same
+from phalanx.planning.joins.execution import LeafPiece
+from phalanx.planning.joins.keys import JoinKey, resolve_join_keys, to_comparable
+from phalanx.planning.joins.kinds import JOIN_HOWS
+from phalanx.planning.joins.leaves import JoinedTable, JoinFragment, JoinLeaf, SpecLeaves
+from phalanx.planning.joins.plan import JoinPlan, build_join_plan
+from phalanx.storage.streams.hash_join import KEY_PREFIX, JoinInput, hash_join
+from properties.join_oracle import brute_force, count_rows, same
 from properties.strategies import KINDS, Kind, array_of, fitting
+from tables import SOAK
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 BY_TYPE = {str(kind.type): kind for kind in KINDS}
 ALIKE = [
     ("int32", "int64"),
@@ -45,7 +43,7 @@ ALIKE = [
     ("string", "large_string"),
     ("timestamp[us, tz=Europe/Paris]", "timestamp[ms, tz=America/New_York]"),
 ]
-# What a row weighs: some tasks hold one group, others a part of it.
+# The size of a row: some tasks hold one group, others a part of it.
 ROW_BYTES = 10_000
 
 
@@ -74,7 +72,7 @@ def sides(draw: st.DrawFn) -> tuple[Side, Side]:
     pools: list[tuple[list[Any], list[Any]]] = []
     for mine, theirs in (first, second):
         values = draw(st.lists(mine.values, min_size=1, max_size=4))
-        others = [_converted(value, theirs.type) for value in values]
+        others = [_convert(value, theirs.type) for value in values]
         pools.append(([*values, None], [*others, None]))
     chosen = draw(st.lists(st.integers(0, 25), min_size=1, max_size=3))
     return (
@@ -83,7 +81,7 @@ def sides(draw: st.DrawFn) -> tuple[Side, Side]:
     )
 
 
-def _converted(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar:
+def _convert(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar:
     """The same value in another type, or NULL where that does not hold it."""
     try:
         return value.cast(kind)
@@ -111,14 +109,14 @@ def side(
     )
     specs: dict[int, PartitionSpec] = {}
     for _ in range(draw(st.integers(1, 2))):
-        spec = next_spec(draw(terms(kinds, chosen)), schema, specs)
+        spec = build_next_spec(draw(terms(kinds, chosen)), schema, specs)
         specs[spec.id] = spec
     where = draw(st.lists(st.sampled_from(sorted(specs)), min_size=count, max_size=count))
     leaves: dict[str, dict[int, pa.RecordBatch]] = {}
     found = []
     for number, spec in specs.items():
         mine = rows.filter(pa.array([each == number for each in where], pa.bool_()))
-        found.append(stored(spec, mine, schema, name, leaves, draw))
+        found.append(store_rows(spec, mine, schema, name, leaves, draw))
     order = draw(st.permutations(found))
     return Side(JoinedTable(name, schema, tuple(order)), pa.Table.from_batches([rows]), leaves)
 
@@ -136,7 +134,7 @@ def terms(draw: st.DrawFn, kinds: tuple[Kind, Kind], chosen: Sequence[int]) -> l
     return draw(st.lists(st.sampled_from(some), min_size=1, max_size=2, unique_by=repr))
 
 
-def stored(
+def store_rows(
     spec: PartitionSpec,
     rows: pa.RecordBatch,
     schema: Schema,
@@ -145,16 +143,16 @@ def stored(
     draw: st.DrawFn,
 ) -> SpecLeaves:
     """The rows in leaves, each of one or two fragments; the leaves in any order."""
-    groups = keyed(spec, rows, schema)
+    groups = group_by_partition(spec, rows, schema)
     made = []
-    for place, key in enumerate(keys_of(groups.keys)):
+    for place, key in enumerate(read_keys(groups.keys)):
         mine = rows.filter(pa.array(groups.codes == place))
         cut = draw(st.integers(0, mine.num_rows - 1))
         parts = [part for part in (mine.slice(0, cut), mine.slice(cut)) if part.num_rows]
         location = f"{name}/v{spec.id}/{place}"
         leaves[location] = dict(enumerate(parts))
         fragments = tuple(
-            Fragment(number, part.num_rows, part.num_rows * ROW_BYTES)
+            JoinFragment(number, part.num_rows, part.num_rows * ROW_BYTES)
             for number, part in enumerate(parts)
         )
         made.append(JoinLeaf(PartitionKey(spec.id, key.values), location, None, fragments))
@@ -164,11 +162,11 @@ def stored(
 
 
 def rows_of(
-    side: Side, pieces: Sequence[Piece], keys: Sequence[JoinKey], is_left: bool
-) -> JoinRows:
+    side: Side, pieces: Sequence[LeafPiece], keys: Sequence[JoinKey], is_left: bool
+) -> JoinInput:
     names = [key.left if is_left else key.right for key in keys]
     schema = pa.schema(
-        [("n", pa.int64()), *((f"{KEY}{n}", key.type) for n, key in enumerate(keys))]
+        [("n", pa.int64()), *((f"{KEY_PREFIX}{n}", key.type) for n, key in enumerate(keys))]
     )
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -177,15 +175,15 @@ def rows_of(
                 if piece.fragments is None or number in piece.fragments:
                     arrays = [batch.column("n")]
                     arrays += [
-                        comparable(batch.column(name), key.type)
+                        to_comparable(batch.column(name), key.type)
                         for name, key in zip(names, keys, strict=True)
                     ]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    return JoinRows(schema, read, sum(piece.bytes for piece in pieces))
+    return JoinInput(schema, read, sum(piece.bytes for piece in pieces))
 
 
-def numbered(rows: JoinRows) -> list[tuple[Any, ...]]:
+def number_rows(rows: JoinInput) -> list[tuple[Any, ...]]:
     """The number and the keys of every row; moments as numbers, because some are far away."""
     found: list[tuple[Any, ...]] = []
     for batch in rows.read():
@@ -201,31 +199,31 @@ def numbered(rows: JoinRows) -> list[tuple[Any, ...]]:
 
 def run(plan: JoinPlan, how: str, left: Side, right: Side, task_bytes: int | None) -> Any:
     """The numbers of the rows of a join: tasks by the local join, shuffles by brute force."""
-    execution = plan.execution(how, task_bytes)
+    execution = plan.plan_execution(how, task_bytes)
     rows: list[tuple[Any, ...]] = []
     for task in execution.tasks:
         mine, theirs = (
             rows_of(left, task.left, plan.on, True),
             rows_of(right, task.right, plan.on, False),
         )
-        for batch in joined(task.kind, mine, theirs, memory=200):
-            rows += [padded(task.kind, tuple(row.values())) for row in batch.to_pylist()]
+        for batch in hash_join(task.kind, mine, theirs, memory=200):
+            rows += [pad_row(task.kind, tuple(row.values())) for row in batch.to_pylist()]
     for each in execution.shuffles:
-        pieces = [[Piece(leaf) for leaf in leaves] for leaves in (each.left, each.right)]
-        rows += expected(
+        pieces = [[LeafPiece(leaf) for leaf in leaves] for leaves in (each.left, each.right)]
+        rows += compute_expected(
             each.kind,
             rows_of(left, pieces[0], plan.on, True),
             rows_of(right, pieces[1], plan.on, False),
         ).elements()
-    return counted(rows)
+    return count_rows(rows)
 
 
-def padded(kind: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+def pad_row(kind: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
     return (None, *row) if kind == "right_anti" else row
 
 
-def expected(kind: str, left: JoinRows, right: JoinRows) -> Any:
-    mine, theirs = numbered(left), numbered(right)
+def compute_expected(kind: str, left: JoinInput, right: JoinInput) -> Any:
+    mine, theirs = number_rows(left), number_rows(right)
     width = len(left.keys) + 1
 
     def meet(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -240,7 +238,7 @@ def expected(kind: str, left: JoinRows, right: JoinRows) -> Any:
             rows.append((None, row[0]))
         else:
             rows.append((row[0], row[width]))
-    return counted(rows)
+    return count_rows(rows)
 
 
 @settings(max_examples=500 if SOAK else 150)
@@ -253,33 +251,33 @@ def test_every_kind_of_join_gives_the_rows_of_brute_force(
     both: tuple[Side, Side], on: Any, task_bytes: int | None
 ) -> None:
     left, right = both
-    keys = join_keys(on, left.table.schema, right.table.schema)
-    plan = planned(left.table, right.table, keys)
+    keys = resolve_join_keys(on, left.table.schema, right.table.schema)
+    plan = build_join_plan(left.table, right.table, keys)
     everything = [
-        rows_of(side, [Piece(leaf) for leaf in side.table.leaves], keys, is_left)
+        rows_of(side, [LeafPiece(leaf) for leaf in side.table.leaves], keys, is_left)
         for side, is_left in ((left, True), (right, False))
     ]
-    for how in HOWS:
-        assert run(plan, how, left, right, task_bytes) == expected(how, *everything), how
+    for how in JOIN_HOWS:
+        assert run(plan, how, left, right, task_bytes) == compute_expected(how, *everything), how
 
 
 @settings(max_examples=300 if SOAK else 60)
 @given(both=sides(), data=st.data())
 def test_a_plan_depends_on_no_order_and_travels(both: tuple[Side, Side], data: Any) -> None:
     left, right = (each.table for each in both)
-    keys = join_keys(["k", "j"], left.schema, right.schema)
-    plan = planned(left, right, keys)
+    keys = resolve_join_keys(["k", "j"], left.schema, right.schema)
+    plan = build_join_plan(left, right, keys)
     text = json.dumps(plan.to_dict())
     turned = [
-        dataclasses.replace(side, specs=tuple(_turned(each) for each in side.specs[::-1]))
+        dataclasses.replace(side, specs=tuple(_reverse(each) for each in side.specs[::-1]))
         for side in (left, right)
     ]
-    again = planned(*turned, keys)
+    again = build_join_plan(*turned, keys)
     assert json.dumps(again.to_dict()) == text
     assert str(again) == str(plan)
     copied = pickle.loads(pickle.dumps(plan))
     assert json.dumps(copied.to_dict()) == text
-    # Every leaf with rows is in exactly one group, or alone, or left to a shuffle.
+    # Every leaf with rows is in exactly one group, alone, or shuffled.
     named = [leaf.location for group in plan.groups for leaf in (*group.left, *group.right)]
     named += [leaf.location for leaf in (*plan.left_only, *plan.right_only)]
     every = [leaf.location for leaf in (*left.leaves, *right.leaves)]
@@ -287,10 +285,10 @@ def test_a_plan_depends_on_no_order_and_travels(both: tuple[Side, Side], data: A
     assert set(named) <= set(every)
     if plan.compatible:
         assert sorted(named) == sorted(every)
-        assert not any(plan.execution(how).shuffles for how in HOWS)
+        assert not any(plan.plan_execution(how).shuffles for how in JOIN_HOWS)
 
 
-def _turned(each: SpecLeaves) -> SpecLeaves:
+def _reverse(each: SpecLeaves) -> SpecLeaves:
     order = list(range(len(each.leaves)))[::-1]
     return SpecLeaves(
         each.spec,

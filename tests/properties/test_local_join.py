@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -11,28 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.planning.joins.keys import comparable
-from phalanx.storage.joining import joined, joined_schema
-from phalanx.storage.streams.hash_join import KEY, JoinRows
-from properties.join_oracle import brute_force, counted, same
+from phalanx.planning.joins.keys import to_comparable
+from phalanx.storage.streams.hash_join import KEY_PREFIX, JoinInput, hash_join, hash_join_schema
+from properties.join_oracle import brute_force, count_rows, same
+from tables import SOAK
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 KINDS = ("inner", "left", "right", "full", "semi", "anti", "right_anti")
 FLOATS = st.sampled_from([0.0, -0.0, math.nan, -math.nan, 1.5, None, math.inf])
 TEXTS = st.sampled_from(["a", "b", "", None])
 SIDES = st.lists(st.tuples(FLOATS, TEXTS), max_size=25)
 
 
-def rows_of(values: list[tuple[float | None, str | None]], sizes: list[int]) -> JoinRows:
-    """Rows with a float, a text, a vector and a number, in batches of some sizes."""
+def rows_of(values: list[tuple[float | None, str | None]], sizes: list[int]) -> JoinInput:
+    """Rows with a float, a text, a vector and a number, in batches of the given sizes."""
     schema = pa.schema(
         [
             ("f", pa.float64()),
             ("t", pa.string()),
             ("v", pa.list_(pa.int32())),
             ("n", pa.int64()),
-            (f"{KEY}0", pa.float64()),
-            (f"{KEY}1", pa.string()),
+            (f"{KEY_PREFIX}0", pa.float64()),
+            (f"{KEY_PREFIX}1", pa.string()),
         ]
     )
     floats = pa.array([value for value, _ in values], pa.float64())
@@ -42,7 +40,7 @@ def rows_of(values: list[tuple[float | None, str | None]], sizes: list[int]) -> 
         [[n, n] if n % 3 else None for n in range(len(values))], schema.field(2).type
     )
     whole = pa.RecordBatch.from_arrays(
-        [floats, texts, vectors, numbers, comparable(floats, pa.float64()), texts], schema=schema
+        [floats, texts, vectors, numbers, to_comparable(floats, pa.float64()), texts], schema=schema
     )
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -54,7 +52,7 @@ def rows_of(values: list[tuple[float | None, str | None]], sizes: list[int]) -> 
         if start < whole.num_rows:
             yield whole.slice(start)
 
-    return JoinRows(schema, read, whole.nbytes)
+    return JoinInput(schema, read, whole.nbytes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,11 +71,11 @@ def test_a_local_join_is_what_brute_force_finds(
     memory: int,
 ) -> None:
     mine, theirs = rows_of(left, sizes), rows_of(right, sizes[::-1])
-    found = list(joined(kind, mine, theirs, memory))
-    schema = joined_schema(mine, theirs, kind)
+    found = list(hash_join(kind, mine, theirs, memory))
+    schema = hash_join_schema(mine, theirs, kind)
     assert all(batch.schema == schema for batch in found)
 
-    def plain(side: JoinRows) -> list[tuple[object, ...]]:
+    def plain(side: JoinInput) -> list[tuple[object, ...]]:
         batches = [batch.select(side.columns) for batch in side.read()]
         return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
@@ -89,7 +87,8 @@ def test_a_local_join_is_what_brute_force_finds(
         (4, 4),
     )
     assert (
-        counted([tuple(row.values()) for batch in found for row in batch.to_pylist()]) == expected
+        count_rows([tuple(row.values()) for batch in found for row in batch.to_pylist()])
+        == expected
     )
 
 
@@ -97,4 +96,4 @@ def test_a_local_join_is_what_brute_force_finds(
 @pytest.mark.parametrize("memory", [1 << 18, 1 << 30])
 def test_a_key_that_all_rows_share_is_no_square(kind: str, rows: int, memory: int) -> None:
     mine, theirs = (rows_of([(1.5, "a")] * count, [5_000] * 10) for count in (60_000, 80_000))
-    assert sum(batch.num_rows for batch in joined(kind, mine, theirs, memory)) == rows
+    assert sum(batch.num_rows for batch in hash_join(kind, mine, theirs, memory)) == rows

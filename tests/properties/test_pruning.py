@@ -7,13 +7,13 @@ import pyarrow.compute as pc
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.predicate import FALSE, TRUE
 from phalanx.model.predicates.rendering import to_datafusion
 from phalanx.model.specs.spec import PartitionSpec
 from phalanx.model.sql import engine
 from phalanx.planning.pruning.prune import Pruning, prune
-from phalanx.planning.pruning.residual import residuals
+from phalanx.planning.pruning.residual import simplify_residual
 from properties.oracle import matching
 from properties.strategies import ONE_ZERO_KINDS, Rows, predicates, rows, specs
 
@@ -32,7 +32,7 @@ def test_no_matching_row_is_lost(data: st.DataObject) -> None:
     where = data.draw(predicates(given_rows))
     matches = matching(given_rows.table, where)
     assume(matches is not None)
-    pruning, kept = pruned(where, spec, given_rows)
+    pruning, kept = prune_rows(where, spec, given_rows)
     event(f"prunes: {pruning.specs[0].filter not in (TRUE, FALSE)}")
     lost = pc.and_(matches, pc.invert(kept))
     assert not pc.any(lost).as_py(), (where, str(pruning), given_rows.table.filter(lost))
@@ -46,7 +46,7 @@ def test_the_residual_finds_the_matching_rows_in_what_is_kept(data: st.DataObjec
     where = data.draw(predicates(given_rows))
     matches = matching(given_rows.table, where)
     assume(matches is not None)
-    pruning, kept = pruned(where, spec, given_rows)
+    pruning, kept = prune_rows(where, spec, given_rows)
     rest = pruning.specs[0].residual
     event(f"residual left: {rest not in (TRUE, FALSE)}")
     assume("murmur3" not in to_datafusion(rest))
@@ -56,28 +56,28 @@ def test_the_residual_finds_the_matching_rows_in_what_is_kept(data: st.DataObjec
 
 @given(st.data())
 def test_the_residual_of_each_partition_finds_the_matching_rows(data: st.DataObject) -> None:
-    """What the values of a partition settle need not be looked at in its rows."""
+    """A condition that the partition's values decide is not evaluated on its rows."""
     given_rows = data.draw(rows(ONE_ZERO_KINDS))
     spec = data.draw(specs(given_rows))
     where = data.draw(predicates(given_rows))
     matches = matching(given_rows.table, where)
     assume(matches is not None and len(given_rows.table))
-    pruning, kept = pruned(where, spec, given_rows)
-    values = spec.partition_values(given_rows.table, given_rows.schema)
+    pruning, kept = prune_rows(where, spec, given_rows)
+    values = spec.compute_partition_values(given_rows.table, given_rows.schema)
     count = len(given_rows.table)
-    rest = residuals(pruning.specs[0].residual, spec, given_rows.schema, values, count)
+    rest = simplify_residual(pruning.specs[0].residual, spec, given_rows.schema, values, count)
     event(f"settled by values: {pruning.specs[0].residual not in rest.predicates}")
     assume(not any("murmur3" in to_datafusion(each) for each in rest.predicates))
     found = pa.nulls(count, pa.bool_())
     for place, predicate in enumerate(rest.predicates):
         here = holds(given_rows.table, to_datafusion(predicate))
-        found = pc.if_else(pa.array(rest.places == place), here, found)
+        found = pc.if_else(pa.array(rest.indices == place), here, found)
     assert pc.and_(kept, found).equals(matches), (where, str(pruning), rest, given_rows.table)
 
 
-def pruned(where: str, spec: PartitionSpec, given_rows: Rows) -> tuple[Pruning, pa.Array]:
-    """The plan, and whether it keeps the partition of each row."""
-    pruning = prune(bind(where, given_rows.schema), {1: spec}, given_rows.schema)
-    values = spec.partition_values(given_rows.table, given_rows.schema)
+def prune_rows(where: str, spec: PartitionSpec, given_rows: Rows) -> tuple[Pruning, pa.Array]:
+    """Return the plan, and whether it keeps the partition of each row."""
+    pruning = prune(bind_predicate(where, given_rows.schema), {1: spec}, given_rows.schema)
+    values = spec.compute_partition_values(given_rows.table, given_rows.schema)
     columns = values.rename_columns([field.column for field in spec.fields])
     return pruning, holds(columns, to_datafusion(pruning.specs[0].filter))

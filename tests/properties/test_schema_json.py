@@ -45,7 +45,7 @@ def almost_types() -> st.SearchStrategy[object]:
     return st.recursive(JSON, around, max_leaves=5)
 
 
-def shown(schema: pa.Schema) -> str:
+def format_schema(schema: pa.Schema) -> str:
     """Everything in a schema: equality of Arrow types ignores some names."""
     text: str = schema.to_string(truncate_metadata=False)
     return text
@@ -64,7 +64,7 @@ def test_schemas_survive_other_clients(schema: pa.Schema) -> None:
     assert model is not None
     read = schema_from_json(json.loads(model.to_json()))
     assert read.equals(schema, check_metadata=True)
-    assert shown(read) == shown(schema)
+    assert format_schema(read) == format_schema(schema)
 
 
 @given(almost_types() | JSON)

@@ -5,7 +5,6 @@ NaN, ties, any `where`, three spec versions; words by the statistics of all part
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +20,9 @@ from hypothesis import strategies as st
 import phalanx
 from phalanx.model.search.vectors import metrics_of
 from properties.oracle import by_duckdb
+from tables import SOAK
 
 SIZE = 3
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 KINDS = {
     "half": pa.float16(),
     "single": pa.float32(),
@@ -55,7 +54,7 @@ WHERES = [
 CASES = [(name, metric) for name, kind in KINDS.items() for metric in metrics_of(pa.list_(kind, 1))]
 
 
-def drawn(random: np.random.Generator, rows: int, start: int) -> pa.Table:
+def draw_rows(random: np.random.Generator, rows: int, start: int) -> pa.Table:
     """Small whole numbers, so that distances are exact and often the same."""
 
     def vectors(kind: pa.DataType) -> list[Any]:
@@ -90,7 +89,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[phalanx.Table]:
         start = 0
         for spec in ("tenant, bucket(2, id)", "month(day)", None):
             for rows in (25, 15):
-                made.append(drawn(random, rows, start))
+                made.append(draw_rows(random, rows, start))
                 start += rows
             if spec is not None:
                 made.evolve(spec)
@@ -99,13 +98,13 @@ def table(request: pytest.FixtureRequest) -> Iterator[phalanx.Table]:
 
 
 def order_of(table: phalanx.Table) -> dict[int, int]:
-    """The place of each row in a scan, by its id: where rows are equal, the first comes first."""
+    """Return the position of each row in a scan by its id: equal rows keep this order."""
     ids = table.scan(columns=["id"]).to_arrow().column("id").to_pylist()
     return {each: place for place, each in enumerate(ids)}
 
 
 def matching_ids(table: phalanx.Table, where: str | None) -> set[int]:
-    """The ids of the rows that match, as DuckDB says."""
+    """Return the ids of the rows that match by DuckDB."""
     rows = table.scan(columns=["tenant", "id", "day"]).to_arrow()
     judged = by_duckdb(rows, where or "true")
     assert judged is not None, where
@@ -151,7 +150,7 @@ def test_vectors(
     got = list(zip(rows["_distance"].to_pylist(), rows["id"].to_pylist(), strict=True))
     wanted.sort()
     if metric == "cosine":
-        # Rounding decides between directions that are the same: distances are compared.
+        # Rounding decides between equal directions, so distances are compared.
         assert len(got) == min(k, len(wanted))
         np.testing.assert_allclose([d for d, _ in got], [w[0] for w in wanted[:k]], atol=1e-6)
         by_id = {number: found for found, _, number in wanted}

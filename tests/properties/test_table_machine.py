@@ -1,4 +1,4 @@
-"""Random sequences of changes: after each of them the table holds what a list of rows would."""
+"""Random sequences of changes: after each change the table equals a list of rows."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import phalanx
 from phalanx.errors import InvalidPredicate, InvalidSpec, SchemaMismatch
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.partition_key import SPEC_ID, key_columns
+from phalanx.model.specs.partition_key import SPEC_ID_COLUMN, to_key_columns
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.model.sql.literals import typed_sql
-from phalanx.planning.pruning.partition_where import where_of
-from phalanx.planning.pruning.scan_plan import LOCATION
-from phalanx.storage.lance.location import forget_session
+from phalanx.model.sql.literals import render_typed
+from phalanx.planning.pruning.leaf_columns import LEAF_LOCATION
+from phalanx.planning.pruning.partition_where import build_partition_where
+from phalanx.storage.lance.location import clear_shared_session
 from phalanx.table.maintenance import vacuum as vacuuming
 from properties.oracle import matching
 from properties.strategies import KINDS, Kind, Rows, array_of, conditions, terms_over
-from properties.table_model import as_multiset, as_rows, changed, plain_value
+from properties.table_model import as_multiset, as_rows, change_field, plain_value
+from tables import SOAK
 
 NAMES = ("a", "b", "#", "Case", "select", "order by", "naïve é", "x$y/z=1", "100%", "it's")
 INNER_NAMES = ("x", "Y", "group", "é", "z w", "back`tick")
@@ -125,7 +126,7 @@ class TableMachine(RuleBasedStateMachine):
         return {n: kind for n, kind in self.kinds.items() if not pt.is_nested(kind.type)}
 
     def predicate(self, data: st.DataObject) -> str:
-        # A long IN of DataFusion tells the two zeros apart.
+        # A long IN of DataFusion distinguishes the two zeros.
         kinds = {n: kind for n, kind in self.scalars.items() if not is_float(kind.type)}
         table = self.model.select(list(kinds))
         forms = [st.sampled_from(["true", "false", *self.nested_conditions()])]
@@ -286,13 +287,13 @@ class TableMachine(RuleBasedStateMachine):
             alike = [n for n, other in self.kinds.items() if other.type == kind.type]
             other = data.draw(st.sampled_from([None, *alike]), "to")
             assignments[name] = "NULL" if other is None else f'"{other}"'
-            # All see the row as it was.
+            # All assignments see the old row.
             new = pa.nulls(model.num_rows, kind.type)
             if other is not None:
                 new = model.column(other).combine_chunks()
             if name in self.scalars and data.draw(st.booleans(), "constant"):
                 value = data.draw(kind.values, "value")
-                assignments[name] = typed_sql(value)
+                assignments[name] = render_typed(value)
                 new = array_of([value] * model.num_rows, kind.type)
             both = pa.concat_arrays([model.column(name).combine_chunks(), new])
             chosen = [
@@ -307,7 +308,7 @@ class TableMachine(RuleBasedStateMachine):
     def merge(self, data: st.DataObject, matched: str) -> None:
         on, source = self.merge_source(data)
         inserts = data.draw(st.booleans(), "insert")
-        self.model, counts = self.merged(self.model, source, on, matched, inserts)
+        self.model, counts = self.merge_model(self.model, source, on, matched, inserts)
         how = "insert" if inserts else "ignore"
         done = self.table.merge(source, on, when_matched=matched, when_not_matched=how)
         assert (done.inserted, done.updated, done.deleted) == counts
@@ -315,7 +316,7 @@ class TableMachine(RuleBasedStateMachine):
         self.check(data)
 
     def merge_source(self, data: st.DataObject) -> tuple[list[str], pa.Table]:
-        """Rows with keys that are there, and with others; none twice."""
+        """Draw rows with existing keys and with others; no key occurs twice."""
         on = data.draw(
             st.lists(st.sampled_from(list(self.scalars)), min_size=1, max_size=2, unique=True), "on"
         )
@@ -343,10 +344,10 @@ class TableMachine(RuleBasedStateMachine):
             seen.add(key)
         return on, source.filter(pa.array(kept, pa.bool_()))
 
-    def merged(
+    def merge_model(
         self, model: pa.Table, source: pa.Table, on: list[str], matched: str, inserts: bool
     ) -> tuple[pa.Table, tuple[int, int, int]]:
-        """The rows after a merge, and how many came, changed and went."""
+        """Return the rows after a merge, and the numbers inserted, updated and deleted."""
         places = {key: row for row, key in enumerate(merge_keys(source, on)) if key is not None}
         both = pa.concat_tables([model, source])
         chosen, met = [], set()
@@ -387,12 +388,14 @@ class TableMachine(RuleBasedStateMachine):
         self.check(data)
 
     def partition_predicate(self, data: st.DataObject) -> str:
-        """A predicate that chooses a partition that is there; or any."""
+        """Draw a predicate that chooses an existing partition, or any predicate."""
         keys = [p.key for p in self.table.plan().partitions]
         if not keys or data.draw(st.booleans(), "any predicate"):
             return self.predicate(data)
         key = data.draw(st.sampled_from(keys), "partition")
-        return where_of([key], self.table.specs, Schema.of(self.table.schema)) or "true"
+        return (
+            build_partition_where([key], self.table.specs, Schema.of(self.table.schema)) or "true"
+        )
 
     @rule(data=st.data())
     def evolve(self, data: st.DataObject) -> None:
@@ -427,19 +430,23 @@ class TableMachine(RuleBasedStateMachine):
         except SchemaMismatch:
             assert self.table.schema.equals(before, check_metadata=True)
             return
-        self.became(changed(self.model, path, lambda array, name: []))
+        self.replace_model(change_field(self.model, path, lambda array, name: []))
         self.check(data)
 
     @rule(data=st.data())
     def rename_column(self, data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(self.paths()), "path")
-        free = [n for n in (NAMES if len(path) == 1 else INNER_NAMES) if n not in self.taken(path)]
+        free = [
+            n
+            for n in (NAMES if len(path) == 1 else INNER_NAMES)
+            if n not in self.list_used_names(path)
+        ]
         new = data.draw(st.sampled_from(free), "new name")
         self.table.rename_column(".".join(path), new)
         order = {new if name == path[0] else name: kind for name, kind in self.kinds.items()}
         if len(path) == 1:
             self.kinds = order
-        self.became(changed(self.model, path, lambda array, name: [(array, new)]))
+        self.replace_model(change_field(self.model, path, lambda array, name: [(array, new)]))
         self.check(data)
 
     @rule(data=st.data())
@@ -450,7 +457,9 @@ class TableMachine(RuleBasedStateMachine):
         path = data.draw(st.sampled_from(paths), "path")
         wider = WIDER[self.type_at(path)]
         self.table.promote_column(".".join(path), wider)
-        self.became(changed(self.model, path, lambda array, name: [(array.cast(wider), name)]))
+        self.replace_model(
+            change_field(self.model, path, lambda array, name: [(array.cast(wider), name)])
+        )
         event("promoted")
         self.check(data)
 
@@ -466,16 +475,16 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def vacuum(self, data: st.DataObject) -> None:
-        self.vacuumed(timedelta(0))
+        self.vacuum_and_reopen(timedelta(0))
         self.check(data)
 
-    def vacuumed(self, older_than: timedelta) -> phalanx.Vacuumed:
-        # Writers are not at work here, whatever the mode.
+    def vacuum_and_reopen(self, older_than: timedelta) -> phalanx.Vacuumed:
+        # No writer is active here, in any mode.
         with mock.patch.object(vacuuming, "LONGEST_WEAK_WRITE", timedelta(0)):
             done = self.table.vacuum(older_than)
         event("vacuumed")
-        # What is gone must not be read from memory.
-        forget_session()
+        # Removed files must not be read from memory.
+        clear_shared_session()
         self.table = phalanx.open(self.root)
         return done
 
@@ -503,16 +512,16 @@ class TableMachine(RuleBasedStateMachine):
             kind = kind.field(step).type
         return kind
 
-    def taken(self, path: tuple[str, ...]) -> list[str]:
+    def list_used_names(self, path: tuple[str, ...]) -> list[str]:
         return [other[-1] for other in self.paths() if other[:-1] == path[:-1]]
 
-    def became(self, model: pa.Table) -> None:
+    def replace_model(self, model: pa.Table) -> None:
         """Follow a change of the model's schema; values to draw keep their strategies."""
         kinds = {}
         for name, kind in zip(model.column_names, model.schema.types, strict=True):
             old = self.kinds.get(name)
             if old is None or old.type != kind:
-                old = _refitted(old, kind)
+                old = _refit(old, kind)
             kinds[name] = old
         self.kinds, self.model = kinds, model
 
@@ -539,7 +548,7 @@ class TableMachine(RuleBasedStateMachine):
         assert limited.count_rows() == min(limit, expected.num_rows)
         assert [row for batch in scan.to_batches() for row in as_rows(batch)] == as_rows(got)
         plan = self.table.plan(where)
-        assert plan.planned == len(plan.partitions) <= plan.total_partitions
+        assert plan.scanned_partitions == len(plan.partitions) <= plan.total_partitions
         holding = sum(
             pc.sum(self.matches(where, rows)).as_py() or 0
             for rows in (self.leaf(partition.location) for partition in plan.partitions)
@@ -558,7 +567,7 @@ class TableMachine(RuleBasedStateMachine):
         partitions = self.table.partitions()
         assert (pc.sum(partitions.column("rows")).as_py() or 0) == self.model.num_rows
         plan = self.table.plan()
-        # What was carried from version to version is what a reader who has nothing finds.
+        # State carried from version to version equals what a new reader finds.
         afresh = phalanx.open(self.root).plan().leaves
         # As rows, because NaN equals nothing.
         assert {number: as_rows(leaves) for number, leaves in plan.leaves.items()} == {
@@ -582,12 +591,12 @@ class TableMachine(RuleBasedStateMachine):
             ordered = [[sort_key(value) for value in row.values()] for row in _scalars_of(values)]
             assert ordered == sorted(ordered)
             ids = {source for field in spec.fields for source in field.source_ids}
-            for key, location in zip(keys, leaves.column(LOCATION).to_pylist(), strict=True):
+            for key, location in zip(keys, leaves.column(LEAF_LOCATION).to_pylist(), strict=True):
                 dataset = lance.dataset(f"{self.root}/{location}")
                 assert tuple(_ids(dataset.lance_schema.fields())) == schema.ids
                 if ids <= set(schema.ids):
                     found = keys_of_rows(spec, self.leaf(f"{self.root}/{location}"), schema)
-                    assert set(as_rows(found.drop_columns(SPEC_ID))) <= {key}
+                    assert set(as_rows(found.drop_columns(SPEC_ID_COLUMN))) <= {key}
 
 
 def merge_keys(rows: pa.Table, on: list[str]) -> list[tuple[Any, ...] | None]:
@@ -603,7 +612,7 @@ def merge_keys(rows: pa.Table, on: list[str]) -> list[tuple[Any, ...] | None]:
 
 
 def keys_of_rows(spec: PartitionSpec, rows: pa.Table, schema: Schema) -> pa.Table:
-    return key_columns(spec.id, spec.partition_values(rows, schema), rows.num_rows)
+    return to_key_columns(spec.id, spec.compute_partition_values(rows, schema), rows.num_rows)
 
 
 def _ids(fields: Sequence[Any]) -> Any:
@@ -629,7 +638,7 @@ def sort_key(value: pa.Scalar) -> tuple[Any, ...]:
     return (0, plain)
 
 
-def _refitted(old: Kind | None, kind: pa.DataType) -> Kind:
+def _refit(old: Kind | None, kind: pa.DataType) -> Kind:
     if not pt.is_struct(kind):
         assert old is not None
         values = old.values.map(lambda value: value.cast(kind))
@@ -670,7 +679,7 @@ class StrongTableMachine(TableMachine):
         assignments, model = self.assignments(data, model, everything)
         if whole:
             model = model.slice(0, 0)
-        model, counts = self.merged(model, source, on, "update", True)
+        model, counts = self.merge_model(model, source, on, "update", True)
         with suppress(ZeroDivisionError), self.table.transaction() as txn:
             txn.append(rows)
             assert txn.delete(where) == gone.true_count
@@ -715,16 +724,16 @@ class StrongTableMachine(TableMachine):
 
     @rule(data=st.data())
     def vacuum(self, data: st.DataObject) -> None:
-        """Retained is what was the newest at any moment since: all of it is read again."""
+        """Every snapshot that was the newest since then is retained: all of them are read again."""
         snapshots = self.table.snapshots()
         ids, times = snapshots["id"].to_pylist(), snapshots["time"].to_pylist()
         before = self.table
         since = [*times, datetime.now(UTC)][data.draw(st.integers(0, len(times)), "since")]
         gone = [number for number, over in zip(ids, times[1:], strict=False) if over < since]
         now = datetime.now(UTC)
-        with mock.patch.object(vacuuming, "datetime", _stopped(now)):
+        with mock.patch.object(vacuuming, "datetime", _stop_clock(now)):
             promised = before.vacuum(now - since, dry_run=True)
-            done = self.vacuumed(now - since)
+            done = self.vacuum_and_reopen(now - since)
         assert list(promised.snapshots) == list(done.snapshots) == gone
         assert set(promised.files["path"].to_pylist()) == set(done.files["path"].to_pylist())
         assert self.table.snapshots()["id"].to_pylist() == ids[len(gone) :]
@@ -754,7 +763,7 @@ class StrongTableMachine(TableMachine):
             assert as_multiset(found) == as_multiset(state), number
 
 
-def _stopped(moment: datetime) -> type[datetime]:
+def _stop_clock(moment: datetime) -> type[datetime]:
     """A clock that stands still."""
 
     class Stopped(datetime):
@@ -765,7 +774,6 @@ def _stopped(moment: datetime) -> type[datetime]:
     return Stopped
 
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 TestTableMachine = TableMachine.TestCase
 TestTableMachine.settings = settings(max_examples=200 if SOAK else 40, stateful_step_count=8)
 TestStrongTableMachine = StrongTableMachine.TestCase

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phalanx
-from phalanx.model.predicates.binding import bind
-from phalanx.model.predicates.evaluation import matches
+from phalanx.model.predicates.binding import bind_predicate
+from phalanx.model.predicates.evaluation import match_rows
 from phalanx.model.predicates.rendering import to_datafusion
 from phalanx.model.schema.schema import Schema
 from properties.oracle import by_duckdb
@@ -40,11 +40,11 @@ def test_a_predicate_is_true_where_sql_says_so(
     check_duckdb(table, condition, expected)
     wanted = [value is True for value in expected]
     (batch,) = table.combine_chunks().to_batches()
-    predicate = bind(condition.sql, NAMESPACE)
-    assert matches(predicate, batch).to_pylist() == wanted, condition
+    predicate = bind_predicate(condition.sql, NAMESPACE)
+    assert match_rows(predicate, batch).to_pylist() == wanted, condition
     # Plans carry predicates as text.
-    again = bind(to_datafusion(predicate), NAMESPACE)
-    assert matches(again, batch).to_pylist() == wanted, (condition, to_datafusion(predicate))
+    again = bind_predicate(to_datafusion(predicate), NAMESPACE)
+    assert match_rows(again, batch).to_pylist() == wanted, (condition, to_datafusion(predicate))
 
 
 @settings(max_examples=settings().max_examples // 4)

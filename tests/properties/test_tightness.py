@@ -1,4 +1,4 @@
-"""Tight pruning: what survives could really hold a matching row."""
+"""Tight pruning: every remaining partition could hold a matching row."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.rendering import to_datafusion
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import (
     PartitionTerm,
     day,
@@ -25,29 +25,29 @@ from phalanx.model.specs.partition_by import (
 )
 from phalanx.model.specs.spec import PartitionSpec
 from phalanx.model.sql import engine
-from phalanx.model.sql.literals import ordinal, typed_sql
+from phalanx.model.sql.literals import render_typed, to_ordinal
 from phalanx.planning.pruning.prune import prune
 from properties.oracle import matching
-from properties.strategies import Rows, array_of, quoted, rows, specs
+from properties.strategies import Rows, array_of, quote, rows, specs
 
 Key = tuple[str, ...]
 
 
 def keys_of(spec: PartitionSpec, table: pa.Table, schema: Schema, names: list[str]) -> list[Key]:
     """The partition of every row, as text, by the named fields only."""
-    values = spec.partition_values(table, schema).select(names)
+    values = spec.compute_partition_values(table, schema).select(names)
     columns = [[_text(value) for value in values.column(name)] for name in names]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
 
 def _text(value: pa.Scalar) -> str:
-    return repr(ordinal(value)) if value.is_valid else "NULL"
+    return repr(to_ordinal(value)) if value.is_valid else "NULL"
 
 
 def survivors(spec: PartitionSpec, data: Rows, where: str) -> list[bool]:
     """Whether the partition of each row survives the predicate."""
-    projection = prune(bind(where, data.schema), {1: spec}, data.schema).specs[0]
-    values = spec.partition_values(data.table, data.schema)
+    projection = prune(bind_predicate(where, data.schema), {1: spec}, data.schema).specs[0]
+    values = spec.compute_partition_values(data.table, data.schema)
     columns = {
         field.column: values.column(field.field_id).combine_chunks() for field in spec.fields
     }
@@ -68,10 +68,10 @@ def test_points_keep_only_their_own_partitions(data: st.DataObject) -> None:
         drawn = st.one_of(st.sampled_from(there), kind.values) if there else kind.values
         wanted = data.draw(st.lists(drawn, max_size=5))
         if wanted:
-            conditions.append(f"{quoted(name)} IN ({', '.join(map(typed_sql, wanted))})")
+            conditions.append(f"{quote(name)} IN ({', '.join(map(render_typed, wanted))})")
             candidates[name] = array_of(wanted, kind.type)
         else:
-            conditions.append(f"{quoted(name)} IS NULL")
+            conditions.append(f"{quote(name)} IS NULL")
             candidates[name] = pa.nulls(1, kind.type)
     schema = given_rows.schema
     sources = {schema.id_of(name) for name in names}
@@ -160,13 +160,13 @@ def test_ranges_keep_only_their_image(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(DOMAINS)))
     ends, domain = DOMAINS[kind].ends, DOMAINS[kind].values
     schema = Schema.of(pa.schema([("c", domain.type)]))
-    spec = next_spec(data.draw(st.sampled_from(_keeping_order(kind))), schema, {})
+    spec = build_next_spec(data.draw(st.sampled_from(_keeping_order(kind))), schema, {})
     picks = data.draw(st.lists(st.integers(0, len(ends) - 1), min_size=2, max_size=20))
     low, high = ends[picks[0]], ends[picks[1]]
     above = data.draw(st.sampled_from([">", ">=", ""]))
     below = data.draw(st.sampled_from(["<", "<="] if not above else ["<", "<=", ""]))
-    bounds = [f"c {above} {typed_sql(low)}"] if above else []
-    bounds += [f"c {below} {typed_sql(high)}"] if below else []
+    bounds = [f"c {above} {render_typed(low)}"] if above else []
+    bounds += [f"c {below} {render_typed(high)}"] if below else []
     where = " AND ".join(bounds)
     inside = matching(pa.table({"c": domain}), where)
     assert inside is not None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import check_specs, next_spec
+from phalanx.model.specs.evolution import build_next_spec, check_specs
 from phalanx.model.specs.spec import PartitionSpec
 from properties.strategies import rows, specs
 
@@ -18,9 +18,11 @@ def test_an_array_is_transformed_as_its_elements_are(data: st.DataObject) -> Non
     given_rows = data.draw(rows())
     spec = data.draw(specs(given_rows))
     table, schema = given_rows.table, given_rows.schema
-    whole = spec.partition_values(table, schema)
+    whole = spec.compute_partition_values(table, schema)
     assert whole.schema == pa.schema([(f.field_id, f.result_type) for f in spec.fields])
-    singles = [spec.partition_values(table.slice(row, 1), schema) for row in range(len(table))]
+    singles = [
+        spec.compute_partition_values(table.slice(row, 1), schema) for row in range(len(table))
+    ]
     joined = pa.concat_tables([whole.slice(0, 0), *singles])
     assert [repr(list(c)) for c in whole.columns] == [repr(list(c)) for c in joined.columns]
 
@@ -53,7 +55,7 @@ def test_a_field_id_keeps_its_meaning_over_any_evolution(data: st.DataObject) ->
         wanted = data.draw(specs(given_rows))
         again = PartitionSpec.from_json(wanted.to_json())
         terms = [_term(field, given_rows.schema) for field in again.fields]
-        spec = next_spec(terms, given_rows.schema, evolved)
+        spec = build_next_spec(terms, given_rows.schema, evolved)
         evolved[spec.id] = spec
     check_specs(evolved)
     assert sorted(evolved) == list(range(1, len(evolved) + 1))

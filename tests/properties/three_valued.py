@@ -86,7 +86,7 @@ def _nanoseconds(text: str) -> int:
     return seconds * 10**9 + int(fraction.ljust(9, "0") or 0)
 
 
-def _stored(name: str, value: Any) -> Any:
+def _store(name: str, value: Any) -> Any:
     """A value of the list as the row has it."""
     kind = TYPES[name]
     if value is None:
@@ -107,7 +107,7 @@ def _arrow(name: str, value: Any) -> Any:
         return value
     if pa.types.is_decimal(kind):
         return Decimal(value)
-    stored = _stored(name, value)
+    stored = _store(name, value)
     return stored if pa.types.is_date(kind) else stored // _PER_UNIT[kind.unit]
 
 
@@ -129,7 +129,7 @@ def tables(draw: st.DrawFn, most: int = 24) -> tuple[pa.Table, list[Row]]:
         name: draw(st.lists(st.sampled_from([*values, None]), min_size=count, max_size=count))
         for name, values in _VALUES.items()
     }
-    rows = [{name: _stored(name, chosen[name][place]) for name in TYPES} for place in range(count)]
+    rows = [{name: _store(name, chosen[name][place]) for name in TYPES} for place in range(count)]
     return pa.table([_column(n, chosen[n]) for n in TYPES], schema=SCHEMA), rows
 
 
@@ -154,34 +154,34 @@ _TESTS: dict[str, Callable[[int], bool]] = {
 }
 
 
-def _aligned(left: Any, right: Any) -> tuple[Any, Any]:
+def _align(left: Any, right: Any) -> tuple[Any, Any]:
     """Two numbers as they are compared: as floats if one is a float, else exactly."""
     if isinstance(left, float) or isinstance(right, float):
         return float(left), float(right)
     return left, right
 
 
-def _compared(operator: str, left: Any, right: Any) -> Truth:
+def _compare(operator: str, left: Any, right: Any) -> Truth:
     if left is None or right is None:
         return None
-    return _TESTS[operator](_order(*_aligned(left, right)))
+    return _TESTS[operator](_order(*_align(left, right)))
 
 
-def both(left: Truth, right: Truth) -> Truth:
+def evaluate_and(left: Truth, right: Truth) -> Truth:
     """AND."""
     if left is False or right is False:
         return False
     return None if left is None or right is None else True
 
 
-def either(left: Truth, right: Truth) -> Truth:
+def evaluate_or(left: Truth, right: Truth) -> Truth:
     """OR."""
     if left is True or right is True:
         return True
     return None if left is None or right is None else False
 
 
-def negated(value: Truth) -> Truth:
+def negate(value: Truth) -> Truth:
     """NOT."""
     return None if value is None else not value
 
@@ -243,8 +243,8 @@ def _comparisons(draw: st.DrawFn) -> Condition:
     operator = draw(_OPERATORS)
     text, value = draw(_constants(name))
     if draw(st.booleans()):
-        return Condition(f"{name} {operator} {text}", lambda r: _compared(operator, r[name], value))
-    return Condition(f"{text} {operator} {name}", lambda r: _compared(operator, value, r[name]))
+        return Condition(f"{name} {operator} {text}", lambda r: _compare(operator, r[name], value))
+    return Condition(f"{text} {operator} {name}", lambda r: _compare(operator, value, r[name]))
 
 
 @st.composite
@@ -254,8 +254,8 @@ def _betweens(draw: st.DrawFn) -> Condition:
     inverted = draw(st.booleans())
 
     def of(row: Row) -> Truth:
-        inside = both(_compared(">=", row[name], low), _compared("<=", row[name], high))
-        return negated(inside) if inverted else inside
+        inside = evaluate_and(_compare(">=", row[name], low), _compare("<=", row[name], high))
+        return negate(inside) if inverted else inside
 
     test = "NOT BETWEEN" if inverted else "BETWEEN"
     return Condition(f"{name} {test} {low_text} AND {high_text}", of)
@@ -272,8 +272,8 @@ def _memberships(draw: st.DrawFn) -> Condition:
     def of(row: Row) -> Truth:
         found: Truth = False
         for _, value in constants:
-            found = either(found, _compared("=", row[name], value))
-        return negated(found) if inverted else found
+            found = evaluate_or(found, _compare("=", row[name], value))
+        return negate(found) if inverted else found
 
     listed = ", ".join(text for text, _ in constants)
     return Condition(f"{name} {'NOT IN' if inverted else 'IN'} ({listed})", of)
@@ -285,7 +285,7 @@ def _column_pairs(draw: st.DrawFn) -> Condition:
     pairs += [("i", "i"), ("v", "i"), ("tm", "te"), ("j", "u"), ("s", "s"), ("d", "d")]
     left, right = draw(st.sampled_from(pairs))
     operator = draw(_OPERATORS)
-    return Condition(f"{left} {operator} {right}", lambda r: _compared(operator, r[left], r[right]))
+    return Condition(f"{left} {operator} {right}", lambda r: _compare(operator, r[left], r[right]))
 
 
 @st.composite
@@ -298,8 +298,8 @@ def _distinctions(draw: st.DrawFn) -> Condition:
         if row[name] is None or value is None:
             same: Truth = row[name] is None and value is None
         else:
-            same = _compared("=", row[name], value)
-        return same if inverted else negated(same)
+            same = _compare("=", row[name], value)
+        return same if inverted else negate(same)
 
     test = "IS NOT DISTINCT FROM" if inverted else "IS DISTINCT FROM"
     return Condition(f"{name} {test} {text}", of)
@@ -323,9 +323,7 @@ def _parts(draw: st.DrawFn) -> Condition:
         else:
             moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=row[name] // 10**9)
         found: int = getattr(moment, part)
-        return (
-            _compared(operator, number, found) if inverted else _compared(operator, found, number)
-        )
+        return _compare(operator, number, found) if inverted else _compare(operator, found, number)
 
     call = f"date_part('{part}', {name})"
     return Condition(
@@ -341,7 +339,7 @@ def _choices(draw: st.DrawFn) -> Condition:
     instead = draw(st.sampled_from([-1, 0, 1, 3]))
     sql = f"coalesce({name}, {instead}) {operator} {text}"
     return Condition(
-        sql, lambda r: _compared(operator, instead if r[name] is None else r[name], value)
+        sql, lambda r: _compare(operator, instead if r[name] is None else r[name], value)
     )
 
 
@@ -356,7 +354,7 @@ def _plain() -> st.SearchStrategy[Condition]:
         [
             Condition("b", lambda r: r["b"]),
             Condition("b = true", lambda r: r["b"]),
-            Condition("b <> true", lambda r: negated(r["b"])),
+            Condition("b <> true", lambda r: negate(r["b"])),
             Condition("b = NULL", lambda r: None),
             Condition("i < NULL", lambda r: None),
         ]
@@ -377,7 +375,7 @@ _TRUTH_TESTS: dict[str, Callable[[Truth], bool]] = {
 }
 
 
-def _tested(inner: Condition, test: str) -> Condition:
+def _test_truth(inner: Condition, test: str) -> Condition:
     return Condition(f"({inner.sql}) {test}", lambda r: _TRUTH_TESTS[test](inner.of(r)))
 
 
@@ -389,19 +387,19 @@ def _case(when: Condition, then: Condition, otherwise: Condition) -> Condition:
 
 
 def _and(x: Condition, y: Condition) -> Condition:
-    return Condition(f"({x.sql}) AND ({y.sql})", lambda r: both(x.of(r), y.of(r)))
+    return Condition(f"({x.sql}) AND ({y.sql})", lambda r: evaluate_and(x.of(r), y.of(r)))
 
 
 def _or(x: Condition, y: Condition) -> Condition:
-    return Condition(f"({x.sql}) OR ({y.sql})", lambda r: either(x.of(r), y.of(r)))
+    return Condition(f"({x.sql}) OR ({y.sql})", lambda r: evaluate_or(x.of(r), y.of(r)))
 
 
 def _not(x: Condition) -> Condition:
-    return Condition(f"NOT ({x.sql})", lambda r: negated(x.of(r)))
+    return Condition(f"NOT ({x.sql})", lambda r: negate(x.of(r)))
 
 
 def _equal(x: Condition, y: Condition) -> Condition:
-    return Condition(f"({x.sql}) = ({y.sql})", lambda r: _compared("=", x.of(r), y.of(r)))
+    return Condition(f"({x.sql}) = ({y.sql})", lambda r: _compare("=", x.of(r), y.of(r)))
 
 
 def conditions() -> st.SearchStrategy[Condition]:
@@ -412,7 +410,7 @@ def conditions() -> st.SearchStrategy[Condition]:
             st.builds(_and, inner, inner),
             st.builds(_or, inner, inner),
             st.builds(_not, inner),
-            st.builds(_tested, inner, st.sampled_from(list(_TRUTH_TESTS))),
+            st.builds(_test_truth, inner, st.sampled_from(list(_TRUTH_TESTS))),
             st.builds(_case, inner, inner, inner),
             st.builds(_equal, inner, inner),
         )

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import phalanx.spark
-from processes import JAVA_OPTIONS
+from processes import SPARK_OPTIONS
 
 LOCAL = "local[2, 3]"
 CLUSTER = "local-cluster[2,1,1024]"
@@ -26,7 +26,7 @@ MASTER = os.environ.get("PHALANX_TEST_MASTER", LOCAL)
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two threads, in which tasks are tried again."""
+    """A session with two threads, in which failed tasks are retried."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -36,11 +36,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "America/New_York",
         "spark.driver.memory": "1g",
         # Derby writes its log there.
-        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executor.extraJavaOptions": SPARK_OPTIONS,
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={tmp_path_factory.mktemp('derby')}",
     }
     if MASTER != "python":
-        # A catalog of whoever runs the application; it needs the classes in Java.
+        # A catalog of the application's user; it needs the Java classes.
         settings |= {
             "spark.sql.catalog.operators": "phalanx.bridge.Catalog",
             "spark.sql.catalog.operators.root": str(tmp_path_factory.mktemp("operators")),
@@ -68,5 +68,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    """A path that nothing is at."""
+    """A path where nothing exists."""
     return str(tmp_path / "table")

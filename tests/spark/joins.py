@@ -1,4 +1,4 @@
-"""Joins by Phalanx beside Spark's own ones."""
+"""Joins by Phalanx compared with Spark's own joins."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def together(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def physical_plan(frame: DataFrame) -> str:
-    """How Spark runs a query."""
+    """Return the physical plan of a query."""
     with contextlib.redirect_stdout(io.StringIO()) as told:
         frame.explain()
     return told.getvalue()
 
 
 def assert_same(found: Mapping[str, DataFrame], expected: Mapping[str, DataFrame]) -> None:
-    """Every frame is what the other one of its name is, column by column and row by row."""
+    """Check that frames with the same name are equal, column by column and row by row."""
     for how, frame in found.items():
         assert frame.columns == expected[how].columns
         types, wanted = ([f.dataType for f in each.schema] for each in (frame, expected[how]))

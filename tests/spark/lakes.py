@@ -24,7 +24,7 @@ class Lake:
     root: str
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of a statement."""
+        """Return the rows of a statement."""
         return [tuple(row) for row in self.frame(statement).collect()]
 
     def frame(self, statement: str) -> DataFrame:
@@ -32,11 +32,11 @@ class Lake:
         return self.spark.sql(re.sub(r"\blake\b", self.name, statement))
 
     def table(self, name: str) -> phalanx.Table:
-        """The table as others see it."""
+        """Open the table as another program."""
         return phalanx.open(f"{self.root}/{name}")
 
-    def refused(self, statement: str, message: str) -> None:
-        """The statement fails, and says why in one line."""
+    def check_refused(self, statement: str, message: str) -> None:
+        """Check that the statement fails with a one-line error."""
         with pytest.raises(Exception, match=message) as raised:
             self.sql(statement)
         told = [line for line in str(raised.value).splitlines() if re.search(message, line)]
@@ -45,7 +45,7 @@ class Lake:
 
 
 def lake_at(spark: SparkSession, root: str, **storage: str) -> Lake:
-    """A catalog with a root, under a name that no other test has."""
+    """Return a catalog with a root, under a unique name."""
     name = f"lake{next(_NUMBERS)}"
     spark.conf.set(f"spark.sql.catalog.{name}", "phalanx.bridge.Catalog")
     spark.conf.set(f"spark.sql.catalog.{name}.root", root)
@@ -55,6 +55,6 @@ def lake_at(spark: SparkSession, root: str, **storage: str) -> Lake:
 
 
 def rows_of(table: phalanx.Table) -> list[tuple[Any, ...]]:
-    """All rows, in an order of their own."""
+    """Return all rows in a fixed order."""
     found = table.scan().to_arrow()
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=repr)

@@ -1,4 +1,4 @@
-"""A Spark driver of its own that runs the statements it is told: `racing_driver.py <root>`.
+"""A Spark driver that runs statements from its standard input: `racing_driver.py <root>`.
 
 Each line of its standard input is a place below the root and a statement; it says when it is ready,
 and answers each line with what went wrong, as JSON.

@@ -1,4 +1,4 @@
-"""Statements that change rows, and the same as queries: what the table should hold afterwards.
+"""Statements that change rows, and queries that return what the table should hold afterwards.
 
 A query is over two views, `old` with the rows of the table, whose ids are unique, and `s`.
 """
@@ -29,7 +29,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Delete:
-    """The rows for which a condition is TRUE go."""
+    """Delete the rows for which a condition is TRUE."""
 
     where: str
 
@@ -50,7 +50,7 @@ ALL = {name: f"s.{name}" for name in COLUMNS}
 
 @dataclass(frozen=True)
 class Merge:
-    """What happens to rows that match, to those of the source alone, and of the table alone."""
+    """The actions on rows that match, and on rows of the source or the table alone."""
 
     on: str
     matched: Sequence[Clause] = ()
@@ -69,7 +69,7 @@ class Merge:
         return f"MERGE INTO {table} AS t USING {self.source} AS s ON {self.on} {' '.join(clauses)}"
 
     def query(self) -> str:
-        """Every clause counts only where those before it did not."""
+        """A clause applies only where no earlier clause did."""
         is_there = f"EXISTS (SELECT 1 FROM {self.source} AS s WHERE {self.on})"
         parts = [_first(f"old t JOIN {self.source} AS s ON {self.on}", self.matched, "true")]
         parts.append(_first("old t", self.by_source, f"NOT {is_there}"))

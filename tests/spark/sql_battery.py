@@ -1,6 +1,6 @@
-"""Queries over the rows of `sql_tables`, and how many of its partitions each reads.
+"""Queries over the rows of `sql_tables`, and how many of its leaves each query reads.
 
-`{t}` stands for the table. The numbers are of leaves: 6 by country, 12 by the year of `d` and a
+`{t}` is the table. The numbers are of leaves: 6 by country, 12 by the year of `d` and a
 bucket of `id`, 37 by year and month of `ts`. A condition on one of these columns prunes the leaves
 of one spec, and an aggregate that is answered from metadata reads none.
 """

@@ -1,6 +1,6 @@
 """Random conditions in Spark's SQL over the columns of `sql_tables`, none of which can fail.
 
-Some of what they say Phalanx takes over, some it takes in part, and much it leaves to Spark.
+Phalanx evaluates some of them, evaluates others in part, and leaves many to Spark.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ _ODD = [
 
 
 def condition(chance: Random, depth: int = 2) -> str:
-    """A condition, as deep as said."""
+    """Draw a condition of the given depth."""
     if depth and chance.random() < 0.55:
         parts = [condition(chance, depth - 1) for _ in range(chance.randint(1, 3))]
         if len(parts) == 1:

@@ -1,4 +1,4 @@
-"""One set of rows as a table of Phalanx under three specs, and as parquet files beside it."""
+"""One set of rows as a table of Phalanx under three specs, and as Parquet files."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def rows() -> pa.Table:
     return pa.Table.from_pylist(made, SCHEMA)
 
 
-def made(folder: Path) -> Twin:
-    """A third of the rows under each of three specs."""
+def create_twin(folder: Path) -> Twin:
+    """Create a table with a third of the rows under each of three specs."""
     data = rows()
     table = phalanx.create(folder / "table", SCHEMA, ["country"], transaction="strong")
     table.append(data.slice(0, 200))

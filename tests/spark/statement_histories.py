@@ -1,4 +1,4 @@
-"""Statements whose rows tell in which order they ran, for the checker of histories.
+"""Statements whose rows show in which order they ran, for the checker of histories.
 
 Each row has a log, to which every statement that changes the row adds a word of its own. So the log
 tells which version of the row each statement has read: what stands before its word.
@@ -86,15 +86,15 @@ def _update(word: str, keys: Sequence[int], condition: str) -> str:
 _KINDS = (_upsert, _upsert, _insert_only, _insert_missing, _update)
 
 
-def made(root: str, partition_by: str) -> phalanx.Table:
-    """The table, without rows."""
+def create_table(root: str, partition_by: str) -> phalanx.Table:
+    """Create the table without rows."""
     return phalanx.create(f"{root}/t", SCHEMA, partition_by, transaction="strong")
 
 
-def found_anomalies(
+def find_statement_anomalies(
     table: phalanx.Table, sessions: Sequence[Iterable[tuple[Change, str | None]]]
 ) -> list[Anomaly]:
-    """What breaks the order of the statements that sessions ran, each with its error."""
+    """Return the anomalies of the statements that sessions ran, each with its error."""
     logs = _logs(table)
     snapshots = _snapshots_of_words(table)
     transactions = []
@@ -115,7 +115,7 @@ def _operations(
 ) -> Iterator[Operation]:
     for key in map(str, change.keys):
         if failed:
-            # Whoever reads it anyway has read what was never committed.
+            # A read of it has read what was never committed.
             yield write(key, change.word)
             continue
         for log in logs.get(key, []):

@@ -1,6 +1,6 @@
 """SQL statements that run at the same time on one table, and what they may leave behind.
 
-Each statement is there twice: as SQL, and as a function of plain rows. Whatever Spark makes of two
+Each statement exists twice: as SQL, and as a function of plain rows. Whatever Spark makes of two
 of them, they must leave what those that succeeded leave one after the other, in some order.
 """
 
@@ -36,14 +36,14 @@ class Statement:
 
 @dataclass(frozen=True)
 class Source:
-    """Rows that a statement brings: ids that are there, and others."""
+    """The rows of a statement's source: existing ids, and others."""
 
     sql: str
     rows: tuple[Row, ...]
 
 
 def values(*rows: Row) -> Source:
-    """Rows that the statement itself has, which Spark takes for a constant."""
+    """Rows in the statement itself, which Spark treats as a constant."""
     listed = ", ".join(f"({i}L, '{k}', {n}L)" for i, k, n in rows)
     return Source(f"(SELECT * FROM VALUES {listed} AS v (id, k, n))", rows)
 
@@ -64,7 +64,7 @@ CONDITIONS = {"equal": EQUAL, "range": "t.id >= s.id AND t.id < s.id + 1"}
 
 
 def upsert(source: Source, condition: str = EQUAL) -> Statement:
-    """Adds to the rows that are there, and inserts the others."""
+    """Updates the existing rows, and inserts the others."""
 
     def run(rows: Rows) -> Rows:
         more = {i: n for i, _, n in source.rows}
@@ -79,7 +79,7 @@ def upsert(source: Source, condition: str = EQUAL) -> Statement:
     )
 
 
-def _added(source: Source) -> Callable[[Rows], Rows]:
+def _insert_missing(source: Source) -> Callable[[Rows], Rows]:
     def run(rows: Rows) -> Rows:
         there = {row[0] for row in rows}
         return rows + [row for row in source.rows if row[0] not in there]
@@ -88,11 +88,11 @@ def _added(source: Source) -> Callable[[Rows], Rows]:
 
 
 def insert_only(source: Source, condition: str = EQUAL) -> Statement:
-    """Inserts the rows whose ids are not there."""
+    """Inserts the rows whose ids do not exist."""
     return Statement(
         f"MERGE INTO lake.t AS t USING {source.sql} AS s ON {condition} WHEN NOT MATCHED THEN "
         "INSERT *",
-        _added(source),
+        _insert_missing(source),
     )
 
 
@@ -101,16 +101,16 @@ def insert_missing(source: Source, condition: str = EQUAL) -> Statement:
     return Statement(
         f"INSERT INTO lake.t SELECT * FROM {source.sql} AS s WHERE NOT EXISTS "
         f"(SELECT 1 FROM lake.t AS t WHERE {condition})",
-        _added(source),
+        _insert_missing(source),
     )
 
 
-def replaced(source: Source, condition: str = EQUAL) -> Statement:
-    """Leaves of the table what the source has, and brings the rest of that."""
+def replace_rows(source: Source, condition: str = EQUAL) -> Statement:
+    """Keeps the rows that the source has, and inserts the rest of the source."""
 
     def run(rows: Rows) -> Rows:
         wanted = {row[0] for row in source.rows}
-        return _added(source)([row for row in rows if row[0] in wanted])
+        return _insert_missing(source)([row for row in rows if row[0] in wanted])
 
     return Statement(
         f"MERGE INTO lake.t AS t USING {source.sql} AS s ON {condition} WHEN NOT MATCHED THEN "
@@ -119,7 +119,7 @@ def replaced(source: Source, condition: str = EQUAL) -> Statement:
     )
 
 
-def taken_out(source: Source, condition: str = EQUAL) -> Statement:
+def delete_rows(source: Source, condition: str = EQUAL) -> Statement:
     """Deletes the rows that the source has."""
 
     def run(rows: Rows) -> Rows:
@@ -145,7 +145,7 @@ def _above_all(rows: Rows) -> Rows:
     return [(i, k, top + 1) if i == 1 else (i, k, n) for i, k, n in rows]
 
 
-def _copied(rows: Rows) -> Rows:
+def _copy_rows(rows: Rows) -> Rows:
     there = {row[0] for row in rows}
     return rows + [(i + 50, k, n) for i, k, n in rows if i < 50 and i + 50 not in there]
 
@@ -154,10 +154,10 @@ BY_MERGE = {
     "upsert": upsert,
     "insert only": insert_only,
     "insert missing": insert_missing,
-    "replace": replaced,
-    "delete": taken_out,
+    "replace": replace_rows,
+    "delete": delete_rows,
 }
-# What reads the table beside the rows that it changes.
+# Statements that also read rows that they do not change.
 OF_ITSELF = {
     "next id, from metadata": Statement(
         "INSERT INTO lake.t SELECT max(id) + 1, 'a', 0L FROM lake.t", _next
@@ -171,7 +171,7 @@ OF_ITSELF = {
     "merge of itself": Statement(
         "MERGE INTO lake.t AS t USING (SELECT id + 50 AS id, k, n FROM lake.t WHERE id < 50) AS s "
         "ON t.id = s.id WHEN NOT MATCHED THEN INSERT *",
-        _copied,
+        _copy_rows,
     ),
     "delete the largest": Statement(
         "DELETE FROM lake.t WHERE id = (SELECT max(id + 0 * n) FROM lake.t)",
@@ -191,7 +191,7 @@ OF_ITSELF = {
         lambda rows: [row for row in rows if row[1] != "c"] + [(len(rows), "c", 0)],
     ),
 }
-# Each changes what the other one looks for.
+# Each changes what the other one reads.
 SWAPS = (
     Statement(
         "UPDATE lake.t SET id = 4 WHERE id = 3",
@@ -208,16 +208,16 @@ APPEND = Statement("INSERT INTO lake.t VALUES (100L, 'a', 7L)", lambda rows: [*r
 # ── races ────────────────────────────────────────────────────────────────────────────────────
 
 
-def made(root: str, partition_by: str) -> phalanx.Table:
-    """The table, anew."""
+def create_table(root: str, partition_by: str) -> phalanx.Table:
+    """Create the table again."""
     table = phalanx.create(f"{root}/t", SCHEMA, partition_by, transaction="strong")
     columns = zip(*OLD, strict=True)
     table.append(pa.table([list(column) for column in columns], schema=SCHEMA))
     return table
 
 
-def allowed(statements: Iterable[Statement]) -> list[Rows]:
-    """What these statements may leave, in any order."""
+def list_allowed(statements: Iterable[Statement]) -> list[Rows]:
+    """Return what these statements may leave, in any order."""
     found = []
     for order in itertools.permutations(statements):
         rows = OLD
@@ -227,20 +227,20 @@ def allowed(statements: Iterable[Statement]) -> list[Rows]:
     return found
 
 
-def judge(
+def check_outcome(
     table: phalanx.Table, statements: Sequence[Statement], errors: Sequence[str | None]
 ) -> None:
-    """What is there is as if those that succeeded had run one after the other."""
+    """Check that the rows are as if the statements that succeeded had run one after the other."""
     done = [each for each, error in zip(statements, errors, strict=True) if error is None]
     told = [each.sql for each in statements], errors
     assert done, told
     for error in errors:
         assert error is None or CONFLICT in error, told
-    assert rows_of(table) in allowed(done), (told, rows_of(table))
+    assert rows_of(table) in list_allowed(done), (told, rows_of(table))
 
 
 def race(lakes: Sequence[Lake], statements: Sequence[Statement]) -> list[str | None]:
-    """Run the statements at the same time, each in its session; what those say that fail."""
+    """Run the statements at the same time, each in its session; return the errors."""
     start = threading.Barrier(len(statements))
     errors: list[str | None] = [None] * len(statements)
 

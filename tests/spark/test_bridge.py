@@ -1,4 +1,4 @@
-"""The classes in Java: which columns are read, how rows travel, and what is without them."""
+"""The Java classes: which columns are read, how rows are passed, and what works without them."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def test_nested_columns_keep_their_place_over_many_batches(spark: SparkSession, 
     assert frame.where("place IS NULL").count() == 4_000
 
 
-def test_rows_beside_a_function_in_python_stay_theirs_over_many_batches(
+def test_rows_match_the_results_of_a_python_function_over_many_batches(
     spark: SparkSession, uri: str
 ) -> None:
-    """Spark holds on to batches of Arrow's columns until the function has answered for them."""
+    """Spark keeps batches of Arrow columns until the function has returned."""
     rows = 300_000
     numbers = pa.array(range(rows), pa.int64())
     thirds = pc.equal(pc.subtract(numbers, pc.multiply(pc.divide(numbers, 3), 3)), 0)
@@ -145,47 +145,47 @@ def test_rows_travel_in_batches_as_they_are_configured(
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache that is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    bridge.jar.cache_clear()
+    bridge.find_jar.cache_clear()
     yield tmp_path / "cache" / "phalanx"
-    bridge.jar.cache_clear()
+    bridge.find_jar.cache_clear()
 
 
 def test_it_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = bridge.jar()
+    made = bridge.find_jar()
     assert made is not None
     names = sorted([made.name, made.with_suffix(".sha256").name])
     assert sorted(path.name for path in cache.iterdir()) == names
-    bridge.jar.cache_clear()
+    bridge.find_jar.cache_clear()
     monkeypatch.setattr(bridge, "_compile", None)
-    assert bridge.jar() == made
+    assert bridge.find_jar() == made
 
 
 def test_its_folder_is_the_users_alone(cache: Path) -> None:
-    assert bridge.jar() is not None
+    assert bridge.find_jar() is not None
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
 def test_it_is_compiled_again_where_it_was_changed(cache: Path) -> None:
-    made = bridge.compiled(cache)
+    made = bridge.build_jar(cache)
     content = made.read_bytes()
     made.write_bytes(content[:-1] + b"x")
-    assert bridge.compiled(cache) == made
+    assert bridge.build_jar(cache) == made
     assert made.read_bytes() == content
 
 
 def test_what_others_could_have_put_there_is_not_run(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = bridge.compiled(cache)
+    made = bridge.build_jar(cache)
     digest = made.with_suffix(".sha256")
     made.write_bytes(b"crafted")
     digest.write_text(hashlib.sha256(b"crafted").hexdigest())
     cache.chmod(0o777)
-    assert bridge.compiled(cache).read_bytes() != b"crafted"
+    assert bridge.build_jar(cache).read_bytes() != b"crafted"
     assert cache.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(bridge.CannotCompile, match="belongs to another user"):
-        bridge.compiled(cache)
+        bridge.build_jar(cache)
 
 
 def test_a_link_is_no_folder_for_it(cache: Path, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_link_is_no_folder_for_it(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     cache.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(bridge.CannotCompile, match="is a link"):
-        bridge.compiled(cache)
+        bridge.build_jar(cache)
 
 
 @pytest.mark.parametrize("case", ["no Java", "no compiler", "no folder"])
@@ -211,7 +211,7 @@ def test_without_it_there_is_one_warning(
             monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
         case _:
             cache.parent.write_text("a file")
-    with pytest.warns(UserWarning, match="Python source alone.*read all columns.*Install a JDK"):
+    with pytest.warns(UserWarning, match="only the Python source.*read all columns.*Install JDK"):
         configured = phalanx.spark.configure(SparkSession.Builder())
     assert "spark.jars" not in configured._options
     with warnings.catch_warnings():
@@ -220,7 +220,7 @@ def test_without_it_there_is_one_warning(
 
 
 def test_it_joins_the_jars_that_there_are() -> None:
-    jar = bridge.jar()
+    jar = bridge.find_jar()
     builder = SparkSession.Builder().config("spark.jars", "mine.jar")
     assert phalanx.spark.configure(builder)._options["spark.jars"] == f"mine.jar,{jar}"
     again = phalanx.spark.configure(builder)

@@ -29,7 +29,8 @@ from integration.conftest import s3  # noqa: F401
 from integration.stores import Store
 from phalanx.errors import PhalanxError
 from phalanx.spark.runtime.types import spark_schema
-from phalanx.spark.sql.catalog import answer
+from phalanx.spark.sql.planner import Planner
+from tables import INT32_SCHEMA, SCHEMA
 
 COLUMNS = pa.schema(
     [
@@ -41,8 +42,6 @@ COLUMNS = pa.schema(
         ("place", pa.struct([("x", pa.int32())])),
     ]
 )
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
-SMALL = pa.schema([("k", pa.string()), ("n", pa.int32())])
 X = pa.schema([("x", pa.int32())])
 
 
@@ -55,8 +54,8 @@ class Asking:
 
     def __call__(self, do: str, name: str = "", **more: Any) -> dict[str, Any]:
         parts = name.split(".") if name else []
-        about = {"catalog": "lake", "root": self.root, "storage": self.storage, "name": parts}
-        return answer({**about, "do": do, **more})
+        about = {"root": self.root, "storage": self.storage, "name": parts}
+        return Planner().answer({**about, "ask": do, **more})
 
     def create(
         self,
@@ -97,8 +96,8 @@ def ask(tmp_path: Path) -> Asking:
     return Asking(str(tmp_path / "lake"))
 
 
-def refused(call: Callable[[], Any], message: str) -> None:
-    """In one line that says it."""
+def check_refused(call: Callable[[], Any], message: str) -> None:
+    """Check that the call fails with a one-line error."""
     with pytest.raises(PhalanxError, match=message) as raised:
         call()
     assert "\n" not in str(raised.value)
@@ -169,7 +168,7 @@ def test_what_cannot_be_made_leaves_nothing(
     ask: Asking, told: dict[str, Any], message: str
 ) -> None:
     for how in ("create", "stage"):
-        refused(lambda how=how: ask.create("t", how=how, **told), message)
+        check_refused(lambda how=how: ask.create("t", how=how, **told), message)
     assert ask("list")["tables"] == []
     assert not [path for path in Path(ask.root).rglob("*") if path.is_file()]
 
@@ -181,7 +180,7 @@ def test_columns_have_a_name_and_a_type_and_nothing_else(ask: Asking) -> None:
         (StructType([StructField("s", StructType([commented]))]), "column 's.k' with COMMENT"),
     ):
         about = {"schema": columns.json(), "partitioning": [], "properties": {}}
-        refused(lambda about=about: ask("create", "t", **about), message)
+        check_refused(lambda about=about: ask("create", "t", **about), message)
         # Columns of a query bring along what they had elsewhere.
         staged = ask("stage", "t", may_create=True, may_replace=False, **about)
         ask("abort", "t", staged=staged["staged"])
@@ -223,16 +222,16 @@ NOT_KEPT = [
 def test_a_type_that_cannot_be_kept_is_refused(ask: Asking, kind: str, message: str) -> None:
     schema = f'{{"type": "struct", "fields": [{_field(kind)}]}}'
     about = {"schema": schema, "partitioning": [], "properties": {}}
-    refused(lambda: ask("create", "t", **about), message)
-    refused(lambda: ask("stage", "t", may_create=True, may_replace=True, **about), message)
+    check_refused(lambda: ask("create", "t", **about), message)
+    check_refused(lambda: ask("stage", "t", may_create=True, may_replace=True, **about), message)
     ask.create("t", SCHEMA)
     add = {"change": "add", "path": ["c"], "type": kind, "nullable": True, "position": None}
     change = {**add, "comment": None, "default": None}
-    refused(lambda: ask("alter", "t", changes=[change]), message)
+    check_refused(lambda: ask("alter", "t", changes=[change]), message)
     assert phalanx.open(f"{ask.root}/t").schema.names == SCHEMA.names
 
 
-def test_lengths_that_spark_notes_beside_a_string_are_refused_with_a_query_too(
+def test_lengths_that_spark_notes_for_a_string_are_refused_with_a_query_too(
     ask: Asking,
 ) -> None:
     for noted in ("char(5)", "array<varchar(5)>"):
@@ -240,9 +239,9 @@ def test_lengths_that_spark_notes_beside_a_string_are_refused_with_a_query_too(
         columns = StructType([StructField("k", StringType(), True, told)])
         about = {"schema": columns.json(), "partitioning": [], "properties": {}}
         message = re.escape(f"column 'k' as {noted}")
-        refused(lambda about=about: ask("create", "t", **about), message)
+        check_refused(lambda about=about: ask("create", "t", **about), message)
         about |= {"may_create": True, "may_replace": False}
-        refused(lambda about=about: ask("stage", "t", **about), message)
+        check_refused(lambda about=about: ask("stage", "t", **about), message)
 
 
 def test_a_collated_column_is_no_partition(ask: Asking) -> None:
@@ -252,13 +251,13 @@ def test_a_collated_column_is_no_partition(ask: Asking) -> None:
     identity = [{"call": "identity", "args": [{"column": ["s"]}]}]
     about = {"schema": columns.json(), "partitioning": identity, "properties": {}}
     message = r"Cannot partition by s: column 's' is string collate UTF8_LCASE"
-    refused(lambda: ask("create", "t", **about), message)
+    check_refused(lambda: ask("create", "t", **about), message)
     by = {"partition_by": "k, bucket(4, s)"}
     about = {"schema": columns.json(), "partitioning": [], "properties": by}
-    refused(lambda: ask("create", "t", **about), r"Cannot partition by bucket\(4, s\)")
+    check_refused(lambda: ask("create", "t", **about), r"Cannot partition by bucket\(4, s\)")
     ask("create", "t", **{**about, "properties": {}})
     change = {"change": "set", "key": "partition_by", "value": "s"}
-    refused(lambda: ask("alter", "t", changes=[change]), message)
+    check_refused(lambda: ask("alter", "t", changes=[change]), message)
 
 
 def test_a_column_keeps_the_type_of_spark_through_changes(ask: Asking) -> None:
@@ -279,7 +278,9 @@ def test_a_column_keeps_the_type_of_spark_through_changes(ask: Asking) -> None:
     }
     for name, kind in (("s", "string"), ("t", "time(6)"), ("k", "string collate UNICODE")):
         change = {"change": "promote", "path": [name], "type": json.dumps(kind)}
-        refused(lambda change=change: ask("alter", "t", changes=[change]), "Cannot change column")
+        check_refused(
+            lambda change=change: ask("alter", "t", changes=[change]), "Cannot change column"
+        )
 
 
 def test_a_note_that_does_not_fit_its_column_is_refused(tmp_path: Path) -> None:
@@ -299,7 +300,7 @@ def test_a_note_that_does_not_fit_its_column_is_refused(tmp_path: Path) -> None:
         field = pa.field("c", kind, metadata={"phalanx:spark_type": note})
         table = phalanx.create(tmp_path / str(place), pa.schema([field]), [])
         if note:
-            refused(lambda table=table: spark_schema(table.schema), "Cannot read column 'c'")
+            check_refused(lambda table=table: spark_schema(table.schema), "Cannot read column 'c'")
         else:
             assert spark_schema(table.schema).fields[0].dataType == LongType()
 
@@ -321,16 +322,16 @@ def test_folders_are_namespaces_and_only_tables_are_dropped(ask: Asking, tmp_pat
     assert ask("list", "sales") == {"tables": ("t",), "namespaces": ()}
     assert ask("list", "t") == {"missing": True}
     assert ask.create("t") == {"exists": True}
-    refused(lambda: ask.create("others"), "a folder that is no table of Phalanx")
-    refused(lambda: ask.create("t.inner"), "is a table, and a table holds no others")
+    check_refused(lambda: ask.create("others"), "it is a folder with other files")
+    check_refused(lambda: ask.create("t.inner"), "is a table, and tables cannot be nested")
     for name in ("_t", ".t", "a/b", ""):
-        refused(lambda name=name: ask("create_namespace", f"x.{name}"), "Cannot use the name")
+        check_refused(lambda name=name: ask("create_namespace", f"x.{name}"), "Cannot use the name")
     for name in ("others", "lance_table", "others.deep"):
-        refused(lambda name=name: ask("drop", name), "no table of Phalanx")
+        check_refused(lambda name=name: ask("drop", name), "not a Phalanx table")
     assert (lake / "others" / "file").read_text() == "mine"
     assert ask("drop", "nope") == {"dropped": False}
-    outside = answer(
-        {"root": f"{ask.root}/sales", "storage": {}, "name": ["..", "t"], "do": "load"}
+    outside = Planner().answer(
+        {"root": f"{ask.root}/sales", "storage": {}, "name": ["..", "t"], "ask": "load"}
     )
     assert outside == {"missing": True}
     assert ask("drop", "sales.t") == {"dropped": True}
@@ -354,20 +355,22 @@ def test_what_a_table_is_made_of_has_a_name_below_it(ask: Asking) -> None:
     assert past["options"] == {"metadata_table": "files", "snapshot": "1"}
     assert ask("load", "t.other") == {"missing": True}
     assert ask("load", "t", version="1")["read_only"]
-    refused(lambda: ask("load", "t", version="9"), "no snapshot 9")
-    refused(lambda: ask("load", "t", version="main"), "VERSION AS OF 'main'")
+    check_refused(lambda: ask("load", "t", version="9"), "no snapshot 9")
+    check_refused(lambda: ask("load", "t", version="main"), "VERSION AS OF 'main'")
     # A table of that name comes first.
     ask.create("space.files", X)
     assert not ask("load", "space.files")["read_only"]
 
 
 def test_changes_are_all_looked_at_before_the_first_is_made(ask: Asking) -> None:
-    ask.create("t", SMALL, (("identity", "k"),))
+    ask.create("t", INT32_SCHEMA, (("identity", "k"),))
     add = {"change": "add", "type": '"integer"', "nullable": True} | dict.fromkeys(
         ("position", "comment", "default")
     )
     drop = {"change": "drop", "path": ["k"], "if_exists": False}
-    refused(lambda: ask("alter", "t", changes=[{**add, "path": ["x"]}, drop]), "drop column 'k'")
+    check_refused(
+        lambda: ask("alter", "t", changes=[{**add, "path": ["x"]}, drop]), "drop column 'k'"
+    )
     table = phalanx.open(f"{ask.root}/t")
     assert table.schema.names == ["k", "n"]
     changes = [
@@ -387,14 +390,14 @@ def test_changes_are_all_looked_at_before_the_first_is_made(ask: Asking) -> None
         ({**add, "path": ["y"], "position": "FIRST"}, "position 'FIRST'"),
         ({**add, "path": ["y"], "comment": "why"}, "comment 'why'"),
         ({**add, "path": ["y"], "nullable": False}, "nullable"),
-        ({**add, "path": ["k", "y"]}, "structs get no columns later"),
+        ({**add, "path": ["k", "y"]}, "fields cannot be added to a struct"),
         ({"change": "set", "key": "transaction", "value": "odd"}, "transaction='odd'"),
         ({"change": "set", "key": "odd", "value": "1"}, "property 'odd'"),
         ({"change": "RemoveProperty"}, "by RemoveProperty: expected ADD"),
         ({"change": "promote", "path": ["k"], "type": '"integer"'}, "from string to int32"),
     ]
     for change, message in wrong:
-        refused(lambda change=change: ask("alter", "t", changes=[change]), message)
+        check_refused(lambda change=change: ask("alter", "t", changes=[change]), message)
 
 
 # ── tables that become visible with their rows ───────────────────────────────────────────────
@@ -461,7 +464,7 @@ def test_a_staged_table_yields_to_one_that_came_first(ask: Asking) -> None:
     ask("create_namespace", "t")
     (Path(ask.root) / "t" / "file").write_text("mine")
     finish = {"staged": staged["staged"], "may_replace": False}
-    refused(lambda: ask("finish", "t", **finish), "Cannot have the new table take the place")
+    check_refused(lambda: ask("finish", "t", **finish), "Cannot move the new table to")
     assert (Path(ask.root) / "t" / "file").read_text() == "mine"
 
 
@@ -474,7 +477,7 @@ def test_an_object_store_is_a_catalog_too(s3: Store) -> None:  # noqa: F811
     assert ask("list", "a") == {"tables": ("t",), "namespaces": ()}
     table = phalanx.open(f"{ask.root}/a/t", storage_options=s3.storage_options)
     table.append(pa.table({"k": ["a", "b"], "n": [1, 2]}, SCHEMA))
-    refused(lambda: ask.create("a.t", how="stage", may_replace=True), "moves no folders")
+    check_refused(lambda: ask.create("a.t", how="stage", may_replace=True), "cannot move folders")
     staged = ask.create("a.u", X, how="stage")
     ask("abort", "a.u", new=staged["new"])
     assert ask("drop", "a.u") == {"dropped": False}
@@ -491,8 +494,8 @@ def test_of_two_staged_in_an_object_store_one_is_made(s3: Store) -> None:  # noq
     one, other = (ask.create("t", X, how="stage") for _ in range(2))
     ask("finish", "t", new=one["new"], may_replace=False)
     late = {"new": other["new"], "may_replace": False}
-    refused(lambda: ask("finish", "t", **late), "Cannot create.*a namespace exists there")
-    # What is there by now is not what is aborted.
+    check_refused(lambda: ask("finish", "t", **late), "Cannot create.*a namespace exists there")
+    # The table that now exists is not the one that is aborted.
     ask("abort", "t", new=other["new"])
     assert ask("load", "t")["path"].endswith("/t")
     ask("abort", "t", new=one["new"])
@@ -508,7 +511,7 @@ FLOATS = [
 
 
 def order(number: float) -> tuple[int, float]:
-    """Where Spark has a float: all NaN are one, above all numbers, and so are the zeros."""
+    """Spark's order of floats: all NaN are equal and above all numbers; both zeros are equal."""
     return (1, 0.0) if math.isnan(number) else (0, number + 0.0)
 
 
@@ -542,7 +545,7 @@ def test_floats_are_deleted_as_spark_compares_them(tmp_path: Path, by: str) -> N
             table.rollback(full)
 
 
-def test_columns_of_any_name_are_told_to_phalanx(tmp_path: Path) -> None:
+def test_columns_of_any_name_are_passed_to_phalanx(tmp_path: Path) -> None:
     names = ["Odd Name", 'quo"te', "select", "ünï"]
     schema = pa.schema([(name, pa.string()) for name in names])
     table = phalanx.create(str(tmp_path / "t"), schema, ["Odd Name"])

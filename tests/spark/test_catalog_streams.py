@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,26 +14,21 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 import phalanx
 from spark.lakes import Lake, lake_at, rows_of
 from spark.test_streaming import forget_commit
-
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
-
-
-def rows(*pairs: tuple[str, int]) -> pa.Table:
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
+from tables import INT32_SCHEMA, int32_rows
 
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     """A catalog with a table `events`: of snapshot 2, and a part of it of snapshot 3."""
     made = lake_at(spark, str(tmp_path / "root"))
-    events = phalanx.create(f"{made.root}/events", SCHEMA, "k", transaction="strong")
-    events.append(rows(("a", 1), ("b", 2)))
-    events.append(rows(("a", 3)))
+    events = phalanx.create(f"{made.root}/events", INT32_SCHEMA, "k", transaction="strong")
+    events.append(int32_rows(("a", 1), ("b", 2)))
+    events.append(int32_rows(("a", 3)))
     return made
 
 
 def run(writer: DataStreamWriter, table: str, checkpoint: Path) -> None:
-    """Stream all that there is into a table."""
+    """Stream all rows into a table."""
     running = (
         writer.option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
@@ -44,7 +38,7 @@ def run(writer: DataStreamWriter, table: str, checkpoint: Path) -> None:
 
 
 @contextmanager
-def shown(frame: DataFrame, name: str) -> Iterator[StreamingQuery]:
+def keep_as_view(frame: DataFrame, name: str) -> Iterator[StreamingQuery]:
     """A query that keeps the rows as a view."""
     query = frame.writeStream.format("memory").queryName(name).start()
     try:
@@ -62,12 +56,12 @@ def test_from_table_to_table_each_row_once(spark: SparkSession, lake: Lake, tmp_
     stream = spark.readStream.option("split_size", 1).table(f"{lake.name}.events")
     run(stream.writeStream, copy, checkpoint)
     assert rows_of(lake.table("copy")) == rows_of(lake.table("events"))
-    # Two tasks had rows of one partition, which came to it together.
+    # Two tasks had rows of one partition, which were committed together.
     assert lake.table("copy").files().num_rows == 2
 
     # The query dies after the commit of its batch, before it could note that.
     forget_commit(checkpoint, 0)
-    lake.table("events").append(rows(("a", 4)))
+    lake.table("events").append(int32_rows(("a", 4)))
     run(stream.writeStream, copy, checkpoint)
     assert rows_of(lake.table("copy")) == rows_of(lake.table("events"))
     operations = lake.table("copy").snapshots()["operation"].to_pylist()
@@ -76,10 +70,10 @@ def test_from_table_to_table_each_row_once(spark: SparkSession, lake: Lake, tmp_
 
 def test_a_stream_goes_beyond_the_snapshot_of_its_loading(spark: SparkSession, lake: Lake) -> None:
     frame = spark.readStream.option("starting_snapshot", 3).table(f"{lake.name}.events")
-    with shown(frame, "beyond") as query:
+    with keep_as_view(frame, "beyond") as query:
         query.processAllAvailable()
         assert [row.n for row in spark.table("beyond").collect()] == [3]
-        lake.table("events").append(rows(("c", 4)))
+        lake.table("events").append(int32_rows(("c", 4)))
         query.processAllAvailable()
         assert sorted(row.n for row in spark.table("beyond").collect()) == [3, 4]
 
@@ -104,7 +98,7 @@ def test_changes_by_name(spark: SparkSession, lake: Lake) -> None:
     until = "SELECT n FROM lake.events.changes VERSION AS OF 3 WITH (from_snapshot = 2)"
     assert lake.sql(until) == [(3,)]
     assert ("changes",) not in [each[1:2] for each in lake.sql("SHOW TABLES IN lake")]
-    with shown(spark.readStream.table(f"{lake.name}.events.changes"), "told") as query:
+    with keep_as_view(spark.readStream.table(f"{lake.name}.events.changes"), "told") as query:
         query.processAllAvailable()
         events.delete("n = 2")
         query.processAllAvailable()
@@ -113,7 +107,7 @@ def test_changes_by_name(spark: SparkSession, lake: Lake) -> None:
 
 
 def test_what_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    lake.refused("SELECT * FROM lake.events.changes", "there is no from_snapshot")
+    lake.check_refused("SELECT * FROM lake.events.changes", "from_snapshot is missing")
     named = spark.read.option("changes", "true").option("from_snapshot", 2)
     with pytest.raises(Exception, match=r"Read <table>\.changes instead"):
         named.table(f"{lake.name}.events").collect()

@@ -1,4 +1,4 @@
-"""Texts with a collation: what is equal by it is found, grouped, joined and changed together."""
+"""Texts with a collation: equal texts are found, grouped, joined and changed together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_what_is_equal_by_a_collation_is_equal_in_every_statement(lake: Lake) ->
         "CREATE TABLE lake.t (k int, s string COLLATE UTF8_LCASE) TBLPROPERTIES "
         "(transaction='strong')"
     )
-    # Somebody may have made partitions of the column in Python.
+    # Python code may have partitioned the table by the column.
     lake.table("t").evolve("s")
     lake.sql("INSERT INTO lake.t VALUES (1, 'abc'), (2, 'ABC'), (3, 'Abd'), (4, NULL)")
     assert lake.table("t").partitions().num_rows == 4

@@ -1,4 +1,4 @@
-"""Conditions of Spark as predicates, without Spark: exact where they say so, never too narrow."""
+"""Conditions of Spark as predicates, without Spark: exact where declared, never too narrow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phalanx.model.predicates.evaluation import matches
+from phalanx.model.predicates.evaluation import match_rows
 from phalanx.model.predicates.predicate import FALSE, TRUE
-from phalanx.model.predicates.rendering import summary
+from phalanx.model.predicates.rendering import summarize
 from phalanx.model.schema.schema import Schema
 from phalanx.spark.pushdown.conditions import Translator
 
@@ -64,9 +64,9 @@ def rows_of(name: str, values: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=SCHEMA.arrow.names)
 
 
-def kept(tree: dict[str, Any], rows: pa.RecordBatch, zone: str = "UTC") -> list[int]:
-    found = Translator(SCHEMA, zone).truth(tree)
-    mask = matches(found.on_rows, rows)
+def find_kept_rows(tree: dict[str, Any], rows: pa.RecordBatch, zone: str = "UTC") -> list[int]:
+    found = Translator(SCHEMA, zone).where_true(tree)
+    mask = match_rows(found.on_rows, rows)
     return [place for place, keep in enumerate(mask.to_pylist()) if keep]
 
 
@@ -86,8 +86,8 @@ def test_floats_are_compared_as_spark_does(sign: str, constant: str) -> None:
         for place, number in enumerate(FLOATS)
         if number is not None and SIGNS[sign](key(number), limit)
     ]
-    assert kept(call(sign, column("f"), value(constant, "double")), rows) == expected
-    # And the rest, without NULL, is what NOT keeps.
+    assert find_kept_rows(call(sign, column("f"), value(constant, "double")), rows) == expected
+    # NOT keeps the rest, without NULL.
     negated = call("NOT", call(sign, value(constant, "double"), column("f")))
     mirrored = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
     wanted = [
@@ -95,7 +95,7 @@ def test_floats_are_compared_as_spark_does(sign: str, constant: str) -> None:
         for place, number in enumerate(FLOATS)
         if number is not None and not SIGNS[mirrored](key(number), limit)
     ]
-    assert kept(negated, rows) == wanted
+    assert find_kept_rows(negated, rows) == wanted
 
 
 @pytest.mark.parametrize("sign", SIGNS)
@@ -108,7 +108,10 @@ def test_nanoseconds_are_the_microsecond_that_spark_sees(sign: str) -> None:
             for place, number in enumerate(numbers)
             if number is not None and SIGNS[sign](number // 1000, limit)
         ]
-        assert kept(call(sign, column("ns"), value(str(limit), "timestamp_ntz")), rows) == expected
+        assert (
+            find_kept_rows(call(sign, column("ns"), value(str(limit), "timestamp_ntz")), rows)
+            == expected
+        )
 
 
 @pytest.mark.parametrize(
@@ -171,31 +174,33 @@ def test_nanoseconds_are_the_microsecond_that_spark_sees(sign: str) -> None:
     ],
 )
 def test_what_is_taken_over(tree: dict[str, Any], shown: str, exact: bool) -> None:
-    found = Translator(SCHEMA, "America/New_York").truth(tree)
-    assert (summary(found.predicate), found.exact) == (shown, exact)
+    found = Translator(SCHEMA, "America/New_York").where_true(tree)
+    assert (summarize(found.predicate), found.exact) == (shown, exact)
 
 
 def test_parts_of_dates_are_for_partitions_only() -> None:
     part = call("=", call("EXTRACT", column("d"), field="MONTH"), value("2", "integer"))
-    found = Translator(SCHEMA, "UTC").truth(call("AND", part, call("IS_NOT_NULL", column("d"))))
-    assert summary(found.on_rows) == "d IS NOT NULL"
-    assert Translator(SCHEMA, "UTC").truth(call("ALWAYS_FALSE")).predicate == FALSE
-    assert Translator(SCHEMA, "UTC").truth(call("ALWAYS_TRUE")).predicate == TRUE
+    found = Translator(SCHEMA, "UTC").where_true(
+        call("AND", part, call("IS_NOT_NULL", column("d")))
+    )
+    assert summarize(found.on_rows) == "d IS NOT NULL"
+    assert Translator(SCHEMA, "UTC").where_true(call("ALWAYS_FALSE")).predicate == FALSE
+    assert Translator(SCHEMA, "UTC").where_true(call("ALWAYS_TRUE")).predicate == TRUE
 
 
 def test_years_in_a_zone_have_a_day_more_at_both_ends() -> None:
     tree = call("=", call("EXTRACT", column("ts"), field="YEAR"), value("2024", "integer"))
-    found = Translator(SCHEMA, "America/New_York").truth(tree)
-    assert summary(found.predicate) == (
+    found = Translator(SCHEMA, "America/New_York").where_true(tree)
+    assert summarize(found.predicate) == (
         "ts >= '2023-12-31T00:00:00Z' AND ts < '2025-01-02T00:00:00Z'"
     )
     assert not found.exact
-    assert Translator(SCHEMA, "UTC").truth(tree).exact
+    assert Translator(SCHEMA, "UTC").where_true(tree).exact
     day = call("CAST", column("ts"), type="date")
     spelt = call("=", call("EXTRACT", day, field="YEAR"), value("2024", "integer"))
-    assert Translator(SCHEMA, "America/New_York").truth(spelt) == found
+    assert Translator(SCHEMA, "America/New_York").where_true(spelt) == found
     years = [value(text, "integer") for text in ("2023", "2024")]
     several = call("IN", call("EXTRACT", column("d"), field="YEAR"), *years)
-    assert summary(Translator(SCHEMA, "UTC").truth(several).predicate) == (
+    assert summarize(Translator(SCHEMA, "UTC").where_true(several).predicate) == (
         "(d >= '2023-01-01' AND d < '2024-01-01') OR (d >= '2024-01-01' AND d < '2025-01-01')"
     )

@@ -1,4 +1,4 @@
-"""Values on their way to Spark, against values of Python; no Spark is needed."""
+"""Values converted for Spark, compared with Python values; no Spark is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
 from phalanx.errors import SchemaMismatch
-from phalanx.spark.runtime.types import arrow_schema, for_spark, spark_schema
+from phalanx.spark.runtime.types import arrow_schema, spark_schema, to_spark_batches
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DIGITS = decimal.Context(prec=80)
@@ -133,8 +133,8 @@ def _of_field(field: pa.Field) -> st.SearchStrategy[Any]:
     return values | st.none() if field.nullable else values
 
 
-def expected(value: Any, kind: pa.DataType) -> Any:
-    """What Spark is to get for a value: times in microseconds, days, floats by their bits."""
+def compute_expected(value: Any, kind: pa.DataType) -> Any:
+    """Compute what Spark should get: times in microseconds, days, floats by their bits."""
     if value is None:
         return None
     if pt.is_uint64(kind):
@@ -148,20 +148,23 @@ def expected(value: Any, kind: pa.DataType) -> Any:
     if pt.is_time(kind) or pt.is_timestamp(kind):
         return value * 10**6 // _PER_SECOND[kind.unit]
     if pt.is_duration(kind):
-        # What is not whole is cut off, also of a negative one.
+        # The fraction is cut off, also for negative values.
         sign = -1 if value < 0 else 1
         return sign * (abs(value) * 10**6 // _PER_SECOND[kind.unit])
     if pt.is_struct(kind):
-        return {child.name: expected(value[child.name], child.type) for child in kind}
+        return {child.name: compute_expected(value[child.name], child.type) for child in kind}
     if pt.is_map(kind):
-        return [(expected(k, kind.key_type), expected(v, kind.item_type)) for k, v in value]
+        return [
+            (compute_expected(k, kind.key_type), compute_expected(v, kind.item_type))
+            for k, v in value
+        ]
     if isinstance(value, list):
-        return [expected(item, kind.value_type) for item in value]
+        return [compute_expected(item, kind.value_type) for item in value]
     return value
 
 
-def found(scalar: pa.Scalar) -> Any:
-    """A value as Spark gets it, in the form of `expected`."""
+def read_value(scalar: pa.Scalar) -> Any:
+    """Read a value as Spark gets it, in the form of `compute_expected`."""
     kind = scalar.type
     if not scalar.is_valid:
         return None
@@ -177,11 +180,11 @@ def found(scalar: pa.Scalar) -> Any:
     if pt.is_floating(kind):
         return _bits(scalar.as_py())
     if pt.is_struct(kind):
-        return {child.name: found(scalar[child.name]) for child in kind}
+        return {child.name: read_value(scalar[child.name]) for child in kind}
     if pt.is_map(kind):
-        return [(found(pair["key"]), found(pair["value"])) for pair in scalar.values]
+        return [(read_value(pair["key"]), read_value(pair["value"])) for pair in scalar.values]
     if pt.is_list(kind):
-        return [found(item) for item in scalar.values]
+        return [read_value(item) for item in scalar.values]
     return scalar.as_py()
 
 
@@ -213,12 +216,12 @@ def test_every_value_arrives_as_the_same_in_a_wider_type(
     schema = pa.schema([field])
     target = arrow_schema(spark_schema(schema))
     batch = pa.RecordBatch.from_arrays([pa.array(values, field.type)], schema=schema)
-    [sent] = for_spark([batch.slice(start)], target)
+    [sent] = to_spark_batches([batch.slice(start)], target)
     sent.validate(full=True)
     assert sent.schema == target
     assert target.field("x").nullable == field.nullable
-    assert [found(each) for each in sent.column("x")] == [
-        expected(value, field.type) for value in values[start:]
+    assert [read_value(each) for each in sent.column("x")] == [
+        compute_expected(value, field.type) for value in values[start:]
     ]
 
 
@@ -233,18 +236,20 @@ def test_every_value_arrives_as_the_same_in_a_wider_type(
     ],
     ids=str,
 )
-def test_what_spark_cannot_hold_is_told_by_its_path_and_type(kind: pa.DataType, path: str) -> None:
+def test_what_spark_cannot_hold_is_reported_with_its_path_and_type(
+    kind: pa.DataType, path: str
+) -> None:
     with pytest.raises(SchemaMismatch, match="Spark has no type for column") as error:
         spark_schema(pa.schema([("fine", pa.int8()), ("x", kind)]))
     assert repr(path) in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_value_beyond_the_years_of_spark_is_told_with_its_column() -> None:
+def test_a_value_beyond_the_years_of_spark_is_reported_with_its_column() -> None:
     schema = pa.schema([("far", pa.timestamp("s"))])
     batch = pa.RecordBatch.from_arrays([pa.array([2**62], pa.timestamp("s"))], schema=schema)
     with pytest.raises(SchemaMismatch, match=r"'far' \(timestamp\[s\]\).*4611686018427387904") as e:
-        list(for_spark([batch], arrow_schema(spark_schema(schema))))
+        list(to_spark_batches([batch], arrow_schema(spark_schema(schema))))
     assert "\n" not in str(e.value)
 
 

@@ -1,4 +1,4 @@
-"""Rows on their way to partitions: the same rows with every distribution, in fewer files."""
+"""Distributions of rows to partitions: the same rows with each of them, in fewer files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ import phalanx.spark
 from faults.programs.fault_injection import failing_at
 from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.model.schema.schema import Schema
-from phalanx.spark.runtime.options import WRITE, Options
+from phalanx.spark.runtime.options import WRITE_OPTIONS, Options
 from phalanx.spark.runtime.placement import native_column, partition_columns
 from phalanx.spark.runtime.types import arrow_schema
-from phalanx.spark.source.distribution import chosen_distribution, distributed
-from phalanx.spark.source.writing import writer_of
-from phalanx.storage.lance.fault_points import Step
-from phalanx.table.jobs.small_files import gathered
+from phalanx.spark.source.distribution import choose_distribution, distribute
+from phalanx.spark.source.writing import make_writer
+from phalanx.storage.lance.fault_points import FaultPoint
+from phalanx.table.jobs.small_files import combine_small_files
+from tables import ids
 
 SPEC = "bucket(4, id)"
 
@@ -36,11 +37,6 @@ def rows_of(spark: SparkSession, tasks: int = 4) -> DataFrame:
         fn.timestamp_seconds(fn.lit(1_735_689_600 - 200 * 3600) + fn.col("id") * 3600).alias("ts"),
         fn.concat(fn.lit("né"), fn.col("id").cast("string")).alias("name"),
     )
-
-
-def ids(uri: str) -> list[int]:
-    found: list[int] = phalanx.open(uri).scan(columns=["id"]).to_arrow()["id"].to_pylist()
-    return sorted(found)
 
 
 def fragments(uri: str) -> int:
@@ -76,8 +72,8 @@ def test_the_committing_process_gathers_small_files(
 
     def save(distribution: str, overwrite: bool = False) -> str:
         given = {"path": uri, "partition_by": SPEC, "transaction": transaction}
-        options = Options.of({**given, "distribution": distribution}, WRITE, "write")
-        writer = writer_of(options, schema, overwrite)
+        options = Options.of({**given, "distribution": distribution}, WRITE_OPTIONS, "write")
+        writer = make_writer(options, schema, overwrite)
         parts = (pa.record_batch({"id": range(start, 160, 4)}) for start in range(4))
         writer.commit([None, *(writer.write(iter([part])) for part in parts)])
         return capsys.readouterr().err
@@ -103,12 +99,12 @@ def test_gathering_that_dies_changes_nothing(transaction: str, uri: str) -> None
     table.append(data.slice(0, 10))
     job = table.begin_write()
     tasks = [job.write(data.slice(start, 30).to_reader()) for start in (10, 40, 70)]
-    with failing_at(Step.FILES_WRITTEN, 2, OSError("no")), pytest.raises(OSError, match="no"):
-        gathered(job, tasks)
+    with failing_at(FaultPoint.FILES_WRITTEN, 2, OSError("no")), pytest.raises(OSError, match="no"):
+        combine_small_files(job, tasks)
     assert ids(uri) == list(range(10))
-    few = [task for task in gathered(job, tasks) if task.files]
+    few = [task for task in combine_small_files(job, tasks) if task.files]
     assert [len(task.files) for task in few] == [2]
-    assert gathered(job, few) == few
+    assert combine_small_files(job, few) == few
     assert job.commit(few).fragments == 2
     assert (fragments(uri), ids(uri)) == (4, list(range(100)))
 
@@ -137,7 +133,9 @@ def test_rows_of_a_partition_get_the_same_place(spark: SparkSession, tmp_path: P
             assert (native_column(field, schema, df.schema) is not None) == is_native
         columns = partition_columns(table.spec, schema, df.schema)
         found = df.select(*df.columns, fn.xxhash64(*columns).alias("place")).toArrow()
-        values = table.spec.partition_values(found.select(df.columns).cast(table.schema), schema)
+        values = table.spec.compute_partition_values(
+            found.select(df.columns).cast(table.schema), schema
+        )
         both = values.append_column("place", found["place"])
         pairs = both.group_by(both.column_names).aggregate([]).num_rows
         assert pairs == values.group_by(values.column_names).aggregate([]).num_rows, text
@@ -162,14 +160,14 @@ def test_auto_says_why(spark: SparkSession, tmp_path: Path) -> None:
     df = rows_of(spark)
     table = phalanx.create(tmp_path / "t", arrow_schema(df.schema), SPEC)
     single = phalanx.create(tmp_path / "one", arrow_schema(df.schema), [])
-    decide = chosen_distribution
-    # Connect tells no number of tasks: one that has all rows is not known either.
+    decide = choose_distribution
+    # Connect does not report the number of tasks, so a single task is not known either.
     tasks = "an unknown number of tasks" if is_remote() else "4 tasks"
     assert f"({tasks}, 5 partitions, " in decide(df, table, "auto").reason
     assert decide(df, single, "auto").kind == "none"
     assert decide(df.coalesce(1), table, "auto").kind == ("hash" if is_remote() else "none")
     assert decide(df.repartition(4), table, "auto").kind == "hash"
-    assert distributed(df, table, decide(df, table, "none")) is df
+    assert distribute(df, table, decide(df, table, "none")) is df
 
 
 def test_what_cannot_be_written_is_refused_on_the_driver(spark: SparkSession, uri: str) -> None:

@@ -1,4 +1,4 @@
-"""What cannot be done is said on the driver, in one line that names things."""
+"""Errors are raised on the driver, in one line that names the objects."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from phalanx.errors import (
     SchemaMismatch,
 )
 from phalanx.spark.source.source import PhalanxSource
+from tables import SCHEMA
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 FITTING = "k string, n bigint"
 
 
@@ -85,7 +85,7 @@ READS: list[tuple[Mapping[str, str], type[PhalanxError], str]] = [
     ({"metadata_table": "files", "columns": "n"}, PhalanxError, r"'files' with columns='n'"),
     ({"storage_options": "region"}, PhalanxError, r"storage_options='region'.*JSON"),
     ({"storage_options": '["a"]'}, PhalanxError, r"storage_options=.*JSON"),
-    ({"storage_options": '{"a": 1}'}, PhalanxError, r"storage_options=.*JSON object of texts"),
+    ({"storage_options": '{"a": 1}'}, PhalanxError, r"storage_options=.*JSON object of strings"),
 ]
 
 
@@ -93,7 +93,7 @@ READS: list[tuple[Mapping[str, str], type[PhalanxError], str]] = [
 def test_reads_are_refused_when_they_are_loaded(
     table: phalanx.Table, options: Mapping[str, str], kind: type[PhalanxError], message: str
 ) -> None:
-    refused(lambda: source(table.uri, **options).schema(), kind, message)
+    check_refused(lambda: source(table.uri, **options).schema(), kind, message)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,15 @@ def test_reads_are_refused_when_they_are_planned(
     message: str,
 ) -> None:
     """With a schema of the user's own Spark asks for nothing before that."""
-    refused(lambda: source(table.uri, **options).reader(_ddl(schema)).partitions(), kind, message)
+    check_refused(
+        lambda: source(table.uri, **options).reader(_ddl(schema)).partitions(), kind, message
+    )
 
 
 WRITES: list[tuple[Mapping[str, str], str, bool, type[PhalanxError], str]] = [
     ({}, "k string", False, SchemaMismatch, r"lacks the column 'n': expected k, n"),
     ({}, "k string, m bigint", False, SchemaMismatch, r"lacks the column 'n'"),
-    ({}, f"{FITTING}, m int", False, SchemaMismatch, r"'m', which the table has not"),
+    ({}, f"{FITTING}, m int", False, SchemaMismatch, r"'m', which the table does not have"),
     ({}, "k string, n string", False, SchemaMismatch, r"'n' is int64, but .* string"),
     ({}, "k string, n double", False, SchemaMismatch, r"'n' is int64, but .* double"),
     ({}, "k array<string>, n bigint", False, SchemaMismatch, r"'k' is string, but .*list"),
@@ -163,7 +165,7 @@ def test_writes_are_refused_before_tasks_start(
 ) -> None:
     before = table.partitions()
     writing = source(table.uri, **options)
-    refused(lambda: writing.writer(_ddl(schema), overwrite), kind, message)
+    check_refused(lambda: writing.writer(_ddl(schema), overwrite), kind, message)
     assert table.partitions() == before
 
 
@@ -183,31 +185,35 @@ def test_a_table_is_not_made_by_a_bad_partition_by(
     uri: str, partition_by: str, message: str
 ) -> None:
     making = source(uri, partition_by=partition_by)
-    refused(lambda: making.writer(_ddl(FITTING), False), PhalanxError, message)
-    refused(lambda: source(uri).schema(), NotPartitioned, uri)
+    check_refused(lambda: making.writer(_ddl(FITTING), False), PhalanxError, message)
+    check_refused(lambda: source(uri).schema(), NotPartitioned, uri)
 
 
 def test_a_missing_path_is_named(uri: str) -> None:
-    refused(lambda: source(uri).schema(), NotPartitioned, uri)
-    refused(lambda: source(None).schema(), PhalanxError, r"no path.*load\(path\)")
+    check_refused(lambda: source(uri).schema(), NotPartitioned, uri)
+    check_refused(lambda: source(None).schema(), PhalanxError, r"path is missing.*load\(path\)")
     writing = source(uri)
-    refused(lambda: writing.writer(_ddl(FITTING), False), NotPartitioned, rf"{uri}.*partition_by")
-    refused(lambda: source(None).writer(_ddl(FITTING), False), PhalanxError, r"no path")
-    refused(lambda: source("s3:/x").schema(), PhalanxError, r"s3:/x.*s3://bucket")
+    check_refused(
+        lambda: writing.writer(_ddl(FITTING), False), NotPartitioned, rf"{uri}.*partition_by"
+    )
+    check_refused(
+        lambda: source(None).writer(_ddl(FITTING), False), PhalanxError, r"path is missing"
+    )
+    check_refused(lambda: source("s3:/x").schema(), PhalanxError, r"s3:/x.*s3://bucket")
 
 
-def refused(call: Callable[[], Any], kind: type[PhalanxError], message: str) -> None:
+def check_refused(call: Callable[[], Any], kind: type[PhalanxError], message: str) -> None:
     with pytest.raises(kind, match=message) as error:
         call()
     assert "\n" not in str(error.value)
-    # Travels to the driver as it is.
+    # It arrives at the driver unchanged.
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
 
 
 # ── through Spark ────────────────────────────────────────────────────────────────────────────
 
 
-def told(call: Callable[[], Any]) -> str:
+def catch_message(call: Callable[[], Any]) -> str:
     with pytest.raises(PySparkException) as error:
         call()
     text = str(error.value)
@@ -218,14 +224,16 @@ def told(call: Callable[[], Any]) -> str:
 
 def test_spark_shows_one_line(spark: SparkSession, table: phalanx.Table) -> None:
     read = spark.read.format("phalanx")
-    loading = told(lambda: read.option("where", "m = 1").load(table.uri).count())
+    loading = catch_message(lambda: read.option("where", "m = 1").load(table.uri).count())
     assert loading.count("\n") == 0
     assert "InvalidPredicate: Cannot use the predicate 'm = 1': No column 'm'" in loading
-    planning = told(lambda: spark.read.format("phalanx").schema("n int").load(table.uri).collect())
+    planning = catch_message(
+        lambda: spark.read.format("phalanx").schema("n int").load(table.uri).collect()
+    )
     assert "SchemaMismatch: Cannot read column 'n' as int: it is bigint" in planning
     assert planning.count("\n") == 0
     data = spark.sql("SELECT 'a' AS k, 'x' AS n")
-    writing = told(lambda: data.write.format("phalanx").mode("append").save(table.uri))
+    writing = catch_message(lambda: data.write.format("phalanx").mode("append").save(table.uri))
     assert "SchemaMismatch: Column 'n' is int64, but the data has it as string" in writing
     assert writing.count("\n") == 0
 
@@ -236,6 +244,6 @@ def test_a_task_shows_what_is_wrong_with_its_rows(
 ) -> None:
     data = spark.sql("SELECT 'a' AS k, 5L AS n")
     writer = data.write.format("phalanx").mode("overwrite").option("replace_where", "n > 5")
-    text = told(lambda: writer.save(table.uri))
+    text = catch_message(lambda: writer.save(table.uri))
     assert "InvalidPredicate: Row 0 of the data does not match 'n > 5'" in text
     assert table.scan().count_rows() == 1

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from spark.conftest import CLUSTER
+from tables import SOAK
 
 HERE = Path(__file__).parent
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 
 
 @pytest.mark.parametrize(

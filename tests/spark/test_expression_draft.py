@@ -1,4 +1,4 @@
-"""Tables of the expression draft on Spark: what rows name is read, hashes place rows and join."""
+"""Tables of the expression draft on Spark: pinned reads, and hashes for partitions and joins."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from pyspark.sql import SparkSession
 
 import phalanx
 import phalanx.spark
-from integration.expression_rows import (
-    SCHEMA,
-    leaf,
-    on_a_branch,
-    pin,
-    pins,
-    read_by_the_draft,
-    rows,
-    seen,
-)
+from integration.expression_rows import leaf, on_a_branch, pin, pins, read_by_the_draft, read_pairs
 from spark.test_writing import frame, save
+from tables import SCHEMA, rows
 
 
 def test_branches_and_tags_are_read_and_written(spark: SparkSession, uri: str) -> None:
@@ -31,14 +23,14 @@ def test_branches_and_tags_are_read_and_written(spark: SparkSession, uri: str) -
     )
     expected = [("a", 1), ("b", 1), ("b", 7)]
     found = spark.read.format("phalanx").load(uri)
-    assert sorted(map(tuple, found.collect())) == expected == seen(table)
+    assert sorted(map(tuple, found.collect())) == expected == read_pairs(table)
     assert [row.n for row in found.where("k = 'b' AND n > 1").collect()] == [7]
     save(frame(spark, ("a", 3), ("b", 8), ("new", 9), tasks=3), uri)
     expected = sorted([*expected, ("a", 3), ("b", 8), ("new", 9)])
     assert sorted(map(tuple, found.sparkSession.read.format("phalanx").load(uri).collect())) == (
         expected
     )
-    assert seen(table) == expected == read_by_the_draft(uri)
+    assert read_pairs(table) == expected == read_by_the_draft(uri)
     assert [pins(table, key)[1:] for key in "ab"] == [(None, None), ("w", None)]
 
 
@@ -57,7 +49,7 @@ def test_hashes_place_rows_and_join_only_with_their_own(spark: SparkSession, uri
     assert [each.key for each in direct.plan().partitions] == [
         each.key for each in sides["left"].plan().partitions
     ]
-    # The same rows are in the same partitions, whoever placed them.
+    # The same rows are in the same partitions, from every writer.
     for number in range(4):
         ids = [
             sorted(each.partition(id_bucket=number).to_table()["id"].to_pylist())

@@ -1,4 +1,4 @@
-"""Classes in Java that were built for another Spark: the Python source does its work alone."""
+"""With Java classes built for another Spark, the Python source works alone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import phalanx.spark
 from phalanx.spark.sql import bridge
 from pathlib import Path
 
-bridge.jar.cache_clear()
-bridge.jar = lambda: Path(sys.argv[1])
+bridge.find_jar.cache_clear()
+bridge.find_jar = lambda: Path(sys.argv[1])
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 builder = builder.config("spark.driver.host", "127.0.0.1")
 spark = phalanx.spark.configure(builder).getOrCreate()
@@ -31,7 +31,7 @@ print(sorted(tuple(row) for row in frame.where("n > 1").collect()))
 
 
 def test_classes_for_another_spark_are_not_used(tmp_path: Path) -> None:
-    jar = bridge.jar()
+    jar = bridge.find_jar()
     assert jar is not None
     other = tmp_path / "bridge-other.jar"
     with zipfile.ZipFile(jar) as given, zipfile.ZipFile(other, "w") as changed:

@@ -1,4 +1,4 @@
-"""Tables become tables of Phalanx: the same rows, once, whatever happens meanwhile."""
+"""Imports of tables: the same rows, exactly once, with concurrent changes and failures."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import phalanx.spark
 from integration.shell import ROWS, assert_fails, run, strict_json
 from phalanx.errors import InvalidSpec, PhalanxError, SchemaMismatch
 from phalanx.spark.pipelines import table_imports as importing
+from tables import ids
 
 
 def many_types(count: int) -> pa.Table:
@@ -38,11 +39,6 @@ def contents(uri: str) -> pa.Table:
     return sorted_rows(phalanx.open(uri).scan().to_arrow())
 
 
-def ids(uri: str) -> list[int]:
-    found: list[int] = phalanx.open(uri).scan(columns=["id"]).to_arrow()["id"].to_pylist()
-    return sorted(found)
-
-
 @pytest.mark.executors
 def test_a_lance_table_comes_once(
     spark: SparkSession, tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
@@ -60,22 +56,22 @@ def test_a_lance_table_comes_once(
     assert phalanx.open(uri).mode == "strong"
     expected = sorted_rows(lance.dataset(source).to_table())
     assert contents(uri).equals(expected)
-    # The same again adds nothing; what came since is taken; what was imported must not change.
+    # A repeated import adds nothing, takes new files, and refuses changes of imported files.
     again = phalanx.spark.import_table(spark, source, uri)
     assert (again.done.chunks, again.done.skipped_files) == (0, 5)
     assert str(again).startswith("Nothing to import: ")
     for same in (f"file://{source}", f"{tmp_path}/../{tmp_path.name}/source.lance"):
-        assert phalanx.spark.plan_import(None, same, uri, format="lance").left.files == 0
+        assert phalanx.spark.plan_import(None, same, uri, format="lance").remaining.files == 0
     lance.write_dataset(many_types(3), source, mode="append")
     more = phalanx.spark.import_table(spark, source, uri, progress=False)
-    assert (more.done.rows, more.done.files, more.plan.left.rows) == (3, 1, 3)
+    assert (more.done.rows, more.done.files, more.plan.remaining.rows) == (3, 1, 3)
     assert phalanx.open(uri).scan().count_rows() == 87
     lance.dataset(source).delete("id = 60")
     with pytest.raises(PhalanxError, match="1 file of 6 that were imported are no longer") as told:
         phalanx.spark.plan_import(None, source, uri)
     assert "\n" not in str(told.value)
     anew = phalanx.spark.plan_import(None, source, uri, id="anew")
-    assert anew.left.rows == 86
+    assert anew.remaining.rows == 86
 
 
 def test_a_table_of_phalanx_keeps_its_partitions(
@@ -90,7 +86,7 @@ def test_a_table_of_phalanx_keeps_its_partitions(
     old.rename_column("price", "cost")
     plan = phalanx.spark.plan_import(None, old, uri)
     assert (plan.label, plan.chosen_by) == ("year(local), bucket(4, id), country", "source")
-    assert "spec v1 by country, whose rows are placed anew" in str(plan)
+    assert "spec v1 by country, whose rows are repartitioned" in str(plan)
     done = phalanx.spark.import_table(spark, old, uri, distribution="hash", progress=False)
     new = phalanx.open(uri)
     assert [field.field_id for field in new.spec.fields] == [
@@ -99,7 +95,7 @@ def test_a_table_of_phalanx_keeps_its_partitions(
     expected = sorted_rows(old.scan().to_arrow())
     assert contents(uri).equals(expected)
     assert done.done.fragments == done.done.partitions == new.partitions().num_rows
-    # Into a table that is there, as it is partitioned; its types decide.
+    # Into an existing table: its partitioning and its types are used.
     wide = expected.schema.set(0, pa.field("id", pa.int64()))
     other = str(tmp_path / "other")
     phalanx.create(other, wide, "truncate(10, id)", transaction="weak")
@@ -117,41 +113,41 @@ def test_imports_at_the_same_time_share_the_files(
 ) -> None:
     source = str(tmp_path / "source.lance")
     lance.write_dataset(pa.table({"id": range(40)}), source, max_rows_per_file=10)
-    checked = importing.checked_files
+    checked = importing.check_written
 
-    def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(importing, "checked_files", checked)
+    def check_late(*arguments: Any) -> None:
+        monkeypatch.setattr(importing, "check_written", checked)
         other = phalanx.spark.import_table(spark, source, uri, chunk_size=1, progress=False)
         assert other.done.rows == 40
         checked(*arguments)
 
-    monkeypatch.setattr(importing, "checked_files", overtaken)
+    monkeypatch.setattr(importing, "check_written", check_late)
     done = phalanx.spark.import_table(spark, source, uri, "id", progress=False)
     assert (done.done.rows, done.done.skipped_files) == (0, 4)
     assert ids(uri) == list(range(40))
 
 
-def test_what_is_wrong_is_told_before_anything_is_written(tmp_path: Path, uri: str) -> None:
+def test_what_is_wrong_is_reported_before_anything_is_written(tmp_path: Path, uri: str) -> None:
     spark: Any = None
     source = str(tmp_path / "source.lance")
 
-    def refused(*arguments: object, **named: object) -> str:
+    def catch_error(*arguments: object, **named: object) -> str:
         with pytest.raises(PhalanxError) as failure:
             phalanx.spark.import_table(spark, *arguments, **named)  # type: ignore[arg-type]
         assert "\n" not in str(failure.value)
         assert not Path(uri).exists()
         return str(failure.value)
 
-    assert "no Lance table" in refused(source, uri, "id")
-    assert "no partitioned namespace" in refused(str(tmp_path), uri, format="phalanx")
+    assert "no Lance table" in catch_error(source, uri, "id")
+    assert "no partitioned namespace" in catch_error(str(tmp_path), uri, format="phalanx")
     lance.write_dataset(pa.table({"id": range(20)}), source, max_rows_per_file=10)
-    assert "it is not partitioned" in refused(source, uri)
-    assert "'nope'" in refused(source, uri, "nope")
-    assert "chunk_size='big'" in refused(source, uri, "id", chunk_size="big")
-    assert "distribution='x'" in refused(source, uri, "id", distribution="x")
+    assert "the source is not partitioned" in catch_error(source, uri)
+    assert "'nope'" in catch_error(source, uri, "nope")
+    assert "chunk_size='big'" in catch_error(source, uri, "id", chunk_size="big")
+    assert "distribution='x'" in catch_error(source, uri, "id", distribution="x")
     shutil.copytree(source, tmp_path / "broken.lance")
     next((tmp_path / "broken.lance" / "data").iterdir()).unlink()
-    assert "broken.lance" in refused(str(tmp_path / "broken.lance"), uri, "id")
+    assert "broken.lance" in catch_error(str(tmp_path / "broken.lance"), uri, "id")
     phalanx.create(tmp_path / "there", pa.schema([("id", pa.string())]), [])
     with pytest.raises(SchemaMismatch, match="'id' is string"):
         phalanx.spark.plan_import(None, source, tmp_path / "there")
@@ -162,13 +158,13 @@ def test_rows_that_a_file_does_not_have_are_missed(
 ) -> None:
     from dataclasses import replace
 
-    from phalanx.table.import_sources import lance_source
+    from phalanx.table.imports.sources import open_lance_source
 
     source = str(tmp_path / "source.lance")
     lance.write_dataset(pa.table({"id": range(20)}), source, max_rows_per_file=10)
-    found = lance_source(source)
+    found = open_lance_source(source)
     wrong = replace(found, units=(found.units[0], replace(found.units[1], rows=11)))  # type: ignore[type-var]
-    with pytest.raises(PhalanxError, match="it gave 10 rows, but 11 are expected"):
+    with pytest.raises(PhalanxError, match="read 10 rows, but expected 11"):
         phalanx.spark.import_table(spark, wrong, uri, [], progress=False)
     assert phalanx.open(uri).scan().count_rows() == 0
 
@@ -179,7 +175,7 @@ def test_the_shell_shows_the_plan_first(spark: SparkSession, tmp_path: Path, uri
     given = ("import", "--from", "lance", source, uri, "--partition-by", "bucket(2, id)")
     shown = run(*given, "--dry-run")
     assert (shown.exit_code, shown.stderr) == (0, "")
-    assert "partitioned by bucket(2, id), as asked for" in shown.stdout
+    assert "partitioned by bucket(2, id), as requested" in shown.stdout
     planned = strict_json(run(*given, "--dry-run", "-o", "json").stdout)
     assert planned["total"]["rows"] == 20
     assert not Path(uri).exists()
@@ -202,15 +198,20 @@ def test_files_have_a_plan_too(spark: SparkSession, tmp_path: Path, uri: str) ->
         pq.write_table(table, folder / f"{number}.parquet")
     source = str(folder)
     plan = phalanx.spark.plan_import(spark, source, uri, "bucket(2, id)", chunk_size=1)
-    assert (plan.system, plan.total.rows, plan.left.files, plan.chunks) == ("parquet", 20, 2, 2)
+    assert (plan.system, plan.total.rows, plan.remaining.files, plan.chunks) == (
+        "parquet",
+        20,
+        2,
+        2,
+    )
     assert not Path(uri).exists()
     done = phalanx.spark.import_table(spark, source, uri, "bucket(2, id)", progress=False)
     assert (done.done.rows, ids(uri)) == (20, list(range(20)))
     pq.write_table(pa.table({"id": [20]}), folder / "2.parquet")
     more = phalanx.spark.import_table(spark, source, uri, progress=False)
-    assert (more.plan.total.rows, more.plan.left.rows, more.done.rows) == (21, 1, 1)
+    assert (more.plan.total.rows, more.plan.remaining.rows, more.done.rows) == (21, 1, 1)
     (tmp_path / "rows.csv").write_text("id\n21\n22\n")
     text = phalanx.spark.import_table(spark, str(tmp_path / "rows.csv"), uri, progress=False)
-    assert (text.plan.left.rows, text.done.rows) == (None, 2)
+    assert (text.plan.remaining.rows, text.done.rows) == (None, 2)
     with pytest.raises(PhalanxError, match="Spark, which reads them"):
         phalanx.spark.plan_import(None, source, uri)

@@ -1,4 +1,4 @@
-"""Tables of every other system come over whole: the same rows out as in, compared one by one."""
+"""Tables of every other system are imported completely: all rows are compared one by one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def assert_same(uri: str, expected: pa.Table) -> None:
 
 
 def kinds(plan: phalanx.spark.ImportPlan) -> dict[str, str]:
-    """How the fields of the newest spec carry over."""
+    """Return how the fields of the newest spec are converted."""
     (newest,) = (spec for spec in plan.specs if spec.is_newest)
     return {field.source: field.kind for field in newest.fields}
 
@@ -71,7 +71,7 @@ def test_tables_of_both_drafts(spark: SparkSession, tmp_path: Path, uri: str, la
     plan = phalanx.spark.plan_import(None, old.uri, uri, format=layout)
     assert (plan.system, plan.label) == (layout, "year(ts), bucket(3, id), country")
     assert list(kinds(plan).values()) == ["exact", "changed", "exact"]
-    assert "upgrade(dry_run=True) tells whether the source can become one where it is" in str(plan)
+    assert "upgrade(dry_run=True) shows whether the source can be upgraded in place" in str(plan)
     done = phalanx.spark.import_table(spark, old.uri, uri, format=layout, progress=False)
     assert done.done.rows == 108
     assert phalanx.open(uri).layout == "namespace"
@@ -98,7 +98,7 @@ def test_a_draft_in_its_own_place_is_upgraded(tmp_path: Path, layout: str) -> No
         assert phalanx.spark.plan_import(None, same, place, format=layout).is_upgrade
     nobody: SparkSession = None  # type: ignore[assignment]
     done = phalanx.spark.import_table(nobody, place, place, format=layout, progress=False)
-    assert str(done).startswith(f"Upgraded {place} where it is: ")
+    assert str(done).startswith(f"Upgraded {place} in place: ")
     new = phalanx.open(place)
     assert new.layout == "namespace"
     assert files <= {path for paths in new.files()["paths"].to_pylist() for path in paths}
@@ -115,7 +115,7 @@ def test_a_draft_that_cannot_be_upgraded_says_why(tmp_path: Path) -> None:
     place = str(tmp_path / "old")
     phalanx.create(place, sample(0).schema, "bucket(3, id)", layout="expressions")
     plan = phalanx.spark.plan_import(None, place, place, format="expressions")
-    assert "md5_int" in plan.refused[0]
+    assert "md5_int" in plan.refusals[0]
     nobody: SparkSession = None  # type: ignore[assignment]
     with pytest.raises(PhalanxError, match="md5_int"):
         phalanx.spark.import_table(nobody, place, place, format="expressions", progress=False)
@@ -147,7 +147,7 @@ def test_a_ducklake_with_all_that_happened_to_it(
     lake.close()
     source = f"{lake.catalog}::events"
     plan = phalanx.spark.plan_import(None, source, uri, format="ducklake")
-    assert (plan.total.rows, len(plan.refused)) == (expected.num_rows, 0)
+    assert (plan.total.rows, len(plan.refusals)) == (expected.num_rows, 0)
     assert kinds(plan) == {"bucket(4, id)": "changed", "day(ts)": "exact", "country": "exact"}
     done = phalanx.spark.import_table(
         spark, lake.catalog, uri, format="ducklake", table="main.events", progress=False
@@ -156,7 +156,7 @@ def test_a_ducklake_with_all_that_happened_to_it(
     assert_same(uri, expected)
     again = phalanx.spark.import_table(spark, source, uri, format="ducklake", progress=False)
     assert again.done.chunks == 0
-    # One file gone: nothing is written.
+    # One file is missing: nothing is written.
     gone = next((tmp_path / "data").rglob("*.parquet"))
     gone.unlink()
     with pytest.raises(PhalanxError, match=gone.name):

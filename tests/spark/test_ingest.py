@@ -1,4 +1,4 @@
-"""Whatever Spark reads becomes a table: once, with the types and the rows that it has."""
+"""Everything that Spark reads becomes a table: exactly once, with its types and rows."""
 
 from __future__ import annotations
 
@@ -18,17 +18,13 @@ import phalanx
 import phalanx.spark
 from phalanx.errors import InvalidSpec, PhalanxError, SchemaMismatch
 from phalanx.spark.pipelines import ingest as ingesting
+from tables import ids
 
 CSV = """id,at,day,name,price
 1,2013-06-24 23:30:00,2013-06-24,"a, b",1.5
 2,2013-06-25T00:30:00Z,2013-06-25,NA,NA
 3,NA,NA,c,3.0
 """
-
-
-def ids(uri: str) -> list[int]:
-    found: list[int] = phalanx.open(uri).scan(columns=["id"]).to_arrow()["id"].to_pylist()
-    return sorted(found)
 
 
 def parquet_files(folder: Path, count: int, first: int = 0) -> None:
@@ -74,13 +70,13 @@ def test_ingests_at_the_same_time_share_the_files(
     source = str(tmp_path / "in")
     write = ingesting.write
 
-    def overtaken(*arguments: Any, **options: Any) -> Any:
+    def write_late(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(ingesting, "write", write)
         other = phalanx.spark.ingest(spark, f"{source}/00[1-2].parquet", uri)
         assert (other.rows, other.files, other.chunks) == (20, 2, 1)
         return write(*arguments, **options)
 
-    monkeypatch.setattr(ingesting, "write", overtaken)
+    monkeypatch.setattr(ingesting, "write", write_late)
     two_files = 2 * max(file.stat().st_size for file in (tmp_path / "in").iterdir())
     done = phalanx.spark.ingest(spark, source, uri, "part", chunk_size=two_files)
     assert (done.rows, done.files, done.skipped_files, done.chunks) == (20, 2, 2, 2)
@@ -180,15 +176,15 @@ def test_weak_mode_makes_no_promise(
     done = phalanx.spark.ingest(spark, source, uri, "part", transaction="weak", chunk_size=1)
     assert (done.rows, done.partitions, done.fragments, done.chunks) == (20, 2, 2, 1)
     assert done.snapshot is None
-    assert "is in weak mode: an ingest that is repeated" in capsys.readouterr().err
-    with pytest.raises(PhalanxError, match=r"once only, as 'x'.*set_mode"):
+    assert "is in weak mode: repeating the ingest" in capsys.readouterr().err
+    with pytest.raises(PhalanxError, match=r"exactly once, as 'x'.*set_mode"):
         phalanx.spark.ingest(spark, source, uri, id="x")
 
 
-def test_what_is_wrong_is_told_before_a_task_starts(
+def test_what_is_wrong_is_reported_before_a_task_starts(
     spark: SparkSession, tmp_path: Path, uri: str
 ) -> None:
-    def refused(*arguments: object, **named: object) -> str:
+    def catch_error(*arguments: object, **named: object) -> str:
         with pytest.raises(PhalanxError) as failure:
             phalanx.spark.ingest(spark, *arguments, **named)  # type: ignore[arg-type]
         assert "\n" not in str(failure.value)
@@ -196,20 +192,20 @@ def test_what_is_wrong_is_told_before_a_task_starts(
 
     parquet_files(tmp_path / "in", 1)
     source = str(tmp_path / "in")
-    assert "no such path, and no table" in refused(str(tmp_path / "nothing"), uri, "id")
+    assert "no such path or table" in catch_error(str(tmp_path / "nothing"), uri, "id")
     (tmp_path / "mixed").mkdir()
     (tmp_path / "mixed" / "a.bin").write_text("x")
-    assert "format of" in refused(str(tmp_path / "mixed"), uri, "id")
-    assert "as parquet: " in refused(str(tmp_path / "mixed"), uri, "id", format="parquet")
-    unknown = refused(source, uri, "id", format="nosuch")
+    assert "format of" in catch_error(str(tmp_path / "mixed"), uri, "id")
+    assert "as parquet: " in catch_error(str(tmp_path / "mixed"), uri, "id", format="parquet")
+    unknown = catch_error(source, uri, "id", format="nosuch")
     assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: nosuch" in unknown
     assert "org.apache" not in unknown
-    assert "DataFrame, or the path" in refused(7, uri, "id")
+    assert "DataFrame, a path" in catch_error(7, uri, "id")
     with pytest.raises(InvalidSpec, match="'nope'"):
         phalanx.spark.ingest(spark, source, uri, "nope")
-    assert "mode='merge'" in refused(source, uri, "id", mode="merge")
-    assert "chunk_size='big'" in refused(source, uri, "id", chunk_size="big")
-    assert "there is no table" in refused(source, uri)
+    assert "mode='merge'" in catch_error(source, uri, "id", mode="merge")
+    assert "chunk_size='big'" in catch_error(source, uri, "id", chunk_size="big")
+    assert "the table does not exist" in catch_error(source, uri)
     with pytest.raises(phalanx.NotPartitioned):
         phalanx.open(uri)
     phalanx.create(uri, pa.schema([("id", pa.string()), ("part", pa.int64())]), "part")

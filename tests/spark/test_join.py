@@ -1,4 +1,4 @@
-"""Joins by tasks give the rows of Spark's own join; what fits is never shuffled."""
+"""Joins by tasks give the rows of Spark's own join; compatible partitions are never shuffled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import phalanx
 import phalanx.spark
 from phalanx.errors import SchemaMismatch
-from phalanx.planning.joins.kinds import HOWS
+from phalanx.planning.joins.kinds import JOIN_HOWS
 from spark.joins import assert_same, physical_plan, together
 
 LEFT = pa.schema(
@@ -32,7 +32,7 @@ RIGHT = pa.schema([("b", pa.list_(pa.float32(), 2)), ("id", pa.int64()), ("x", p
 FLOATS = [0.0, -0.0, math.nan, 1.5, None]
 
 
-def drawn(seed: int, rows: int) -> dict[str, list[Any]]:
+def draw_keys(seed: int, rows: int) -> dict[str, list[Any]]:
     """Keys with NULL, NaN, two zeros, and many of one kind."""
     random = np.random.default_rng(seed)
     ids = [7 if random.random() < 0.5 else int(random.integers(0, 12)) for _ in range(rows)]
@@ -43,13 +43,13 @@ def drawn(seed: int, rows: int) -> dict[str, list[Any]]:
 
 
 def left_rows(seed: int) -> pa.Table:
-    values = drawn(seed, 40)
+    values = draw_keys(seed, 40)
     moments = pa.array(range(40)).cast(pa.timestamp("s", "UTC")).cast(LEFT.field("seen").type)
     return pa.table([list(range(40)), values["id"], values["x"], moments], schema=LEFT)
 
 
 def right_rows(seed: int) -> pa.Table:
-    values = drawn(seed, 30)
+    values = draw_keys(seed, 30)
     vectors = [None if n % 5 == 0 else [n, n] for n in range(30)]
     return pa.table([vectors, values["id"], values["x"]], schema=RIGHT)
 
@@ -60,16 +60,16 @@ def check(
     right: Any,
     on: Any,
     shuffled: bool,
-    hows: Sequence[str] = HOWS,
+    hows: Sequence[str] = JOIN_HOWS,
 ) -> None:
-    """Every kind of join is what Spark's own one is, column by column and row by row."""
+    """Check that every kind of join equals Spark's own one, column by column and row by row."""
     mine, theirs = (
         spark.createDataFrame(spark.read.format("phalanx").load(each.uri).toArrow())
         for each in (left, right)
     )
     found, expected = {}, {}
     for how in hows:
-        # A full join is run in many tasks, and its groups are cut.
+        # A full join runs in many tasks, and its groups are split.
         size = 1000 if how == "full" else None
         found[how] = phalanx.spark.join(spark, left, right.uri, on, how, task_bytes=size)
         expected[how] = mine.join(theirs, on, how)
@@ -99,7 +99,7 @@ def test_a_query_of_a_join_reads_the_columns_that_it_needs(
         spark.createDataFrame(spark.read.format("phalanx").load(each.uri).toArrow())
         for each in (left, right)
     )
-    for how in HOWS:
+    for how in JOIN_HOWS:
         found = phalanx.spark.join(spark, left, right, ["id", "x"], how)
         expected = mine.join(theirs, ["id", "x"], how)
         assert found.count() == expected.count(), how
@@ -112,7 +112,9 @@ def test_a_query_of_a_join_reads_the_columns_that_it_needs(
 
 
 @pytest.mark.parametrize(
-    "hows", [pytest.param(HOWS[:1], marks=pytest.mark.executors), HOWS[1:]], ids=["inner", "others"]
+    "hows",
+    [pytest.param(JOIN_HOWS[:1], marks=pytest.mark.executors), JOIN_HOWS[1:]],
+    ids=["inner", "others"],
 )
 def test_only_versions_that_do_not_fit_are_shuffled(
     spark: SparkSession, tmp_path: Path, hows: Sequence[str]

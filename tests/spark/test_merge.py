@@ -23,10 +23,10 @@ from phalanx.table.jobs.row_job import RowJob, TaskChanges
 from phalanx.table.jobs.row_lookup import KeyedLeaves, LookupWork
 from phalanx.table.write.merge import MergeCounts
 from spark.lakes import rows_of
+from tables import KEYED_SCHEMA, table_of
 
 # Spark's processes do not find the modules of tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])
 TYPES = "id bigint, k string, n int"
 Row = tuple[Any, ...]
 OLD: list[Row] = [(i, "abc"[i % 3], i) for i in range(12)]
@@ -34,14 +34,12 @@ NEW: list[Row] = [(3, "a", 33), (4, "moved", 44), (20, None, 20), (None, "b", 0)
 
 
 def rows(values: list[Row]) -> pa.Table:
-    return pa.Table.from_pylist(
-        [dict(zip(SCHEMA.names, each, strict=True)) for each in values], SCHEMA
-    )
+    return table_of(KEYED_SCHEMA, values)
 
 
-def made(uri: str, mode: str = "strong") -> phalanx.Table:
+def create_table(uri: str, mode: str = "strong") -> phalanx.Table:
     """Rows under two specs."""
-    table = phalanx.create(uri, SCHEMA, "bucket(2, id)", transaction=mode)
+    table = phalanx.create(uri, KEYED_SCHEMA, "bucket(2, id)", transaction=mode)
     table.append(rows(OLD[:5]))
     table.evolve("k")
     table.append(rows(OLD[5:]))
@@ -59,15 +57,15 @@ def without(*ids: int) -> list[Row]:
 @pytest.mark.executors
 def test_rows_are_changed_added_and_removed(spark: SparkSession, tmp_path: Path) -> None:
     source = frame(spark, NEW)
-    table = made(str(tmp_path / "t"))
+    table = create_table(str(tmp_path / "t"))
     done = phalanx.spark.merge(spark, source, table.uri, "id", marker="load 1")
     merged = sorted([*without(3, 4), *NEW], key=repr)
     assert (done, rows_of(table)) == (MergeCounts(3, 2, 0), merged)
     snapshot = table.newest_snapshot
-    # The answer was lost, so it is called again.
+    # The result was lost, so the merge is called again.
     again = phalanx.spark.merge(spark, source, table.uri, "id", marker="load 1")
     assert (again, rows_of(table), table.newest_snapshot) == (MergeCounts(), merged, snapshot)
-    weak = made(str(tmp_path / "w"), "weak")
+    weak = create_table(str(tmp_path / "w"), "weak")
     keys = ["id", "k"]
     done = phalanx.spark.merge(
         spark, source, weak.uri, keys, when_matched="delete", when_not_matched="insert"
@@ -93,14 +91,14 @@ def test_what_may_happen(
     counts: MergeCounts,
     expected: list[Row],
 ) -> None:
-    table = made(uri)
+    table = create_table(uri)
     choice = {"when_matched": matched, "when_not_matched": not_matched}
     done = phalanx.spark.merge(spark, frame(spark, NEW), uri, "id", **choice)
     assert (done, rows_of(table)) == (counts, sorted(expected, key=repr))
 
 
 def test_what_is_refused(spark: SparkSession, uri: str) -> None:
-    table = made(uri)
+    table = create_table(uri)
     before = table.newest_snapshot
     twice = frame(spark, [*NEW, NEW[0], NEW[1]])
     good = frame(spark, NEW)
@@ -122,22 +120,22 @@ def test_what_is_refused(spark: SparkSession, uri: str) -> None:
 def test_only_partitions_of_the_keys_are_read(
     spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = phalanx.create(uri, SCHEMA, "k, bucket(4, id)", transaction="strong")
+    table = phalanx.create(uri, KEYED_SCHEMA, "k, bucket(4, id)", transaction="strong")
     data: list[Row] = [(i, str(i % 8), i) for i in range(256)]
     table.append(rows(data))
     read: list[int] = []
     of = LookupWork.of
 
-    def noted(manifest: Any, leaves: KeyedLeaves, names: Any) -> LookupWork:
+    def record_work(manifest: Any, leaves: KeyedLeaves, names: Any) -> LookupWork:
         work = of(manifest, leaves, names)
         read.append(len({scan.location for task in work.tasks for scan in task.scans}))
         return work
 
-    monkeypatch.setattr(merging.LookupWork, "of", noted)
+    monkeypatch.setattr(merging.LookupWork, "of", record_work)
     for on, partitions in ((["id", "k"], 2), ("id", 16), ("n", 32)):
         phalanx.spark.merge(spark, frame(spark, [data[9], data[10]]), uri, on)
         assert read[-1] == partitions
-    monkeypatch.setattr(merging, "MOST_KEYS", 1)
+    monkeypatch.setattr(merging, "MAX_KEYS", 1)
     phalanx.spark.merge(spark, frame(spark, [data[9], data[10]]), uri, "id")
     assert read[-1] == 32
     assert rows_of(table) == sorted(data, key=repr)
@@ -145,7 +143,7 @@ def test_only_partitions_of_the_keys_are_read(
 
 @dataclass(frozen=True)
 class DyingJob(RowJob):
-    """Dies once in a task, when its files are written; or has another change the table."""
+    """Dies once in a task, after its files are written."""
 
     folder: str = ""
 
@@ -160,7 +158,7 @@ class DyingJob(RowJob):
 def test_a_task_that_dies_is_tried_again(
     spark: SparkSession, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(uri)
+    table = create_table(uri)
     begin = RowJob.begin
     monkeypatch.setattr(
         merging.RowJob,
@@ -178,15 +176,15 @@ def test_a_task_that_dies_is_tried_again(
 def test_another_merge_of_the_same_keys_is_a_conflict(
     spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(uri)
-    written = merging._written
+    table = create_table(uri)
+    written = merging._write_changes
 
     def late(*given: Any) -> Any:
         tasks = written(*given)
         table.merge(rows([(20, None, 1)]), "id")
         return tasks
 
-    monkeypatch.setattr(merging, "_written", late)
+    monkeypatch.setattr(merging, "_write_changes", late)
     with pytest.raises(CommitConflict, match=r"changed partition .* and this one has read it"):
         phalanx.spark.merge(spark, frame(spark, NEW), uri, "id")
     assert rows_of(table) == sorted([*OLD, (20, None, 1)], key=repr)

@@ -1,4 +1,4 @@
-"""Queries of few rows: one task has them all, and nothing is shuffled to bring them together."""
+"""Queries of few rows: one task reads all of them, and nothing is shuffled."""
 
 from __future__ import annotations
 

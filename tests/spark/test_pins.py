@@ -1,4 +1,4 @@
-"""Tables of other writers whose rows say what is read of them, in Spark SQL."""
+"""Pinned tables of other writers in Spark SQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from foreign_namespaces import read_by_the_format
-from integration.test_pins import PINS, build, seen
+from integration.test_pins import PINS, build, read_rows
 from spark.lakes import lake_at
 
 WAYS = ("version", "branch", "tag")
@@ -32,8 +32,8 @@ def test_statements_honour_them(spark: SparkSession, tmp_path: Path, name: str) 
         "MERGE INTO lake.ns AS t USING (SELECT 'a' AS k, 1 AS n) AS s ON t.n = s.n "
         "WHEN MATCHED THEN DELETE",
     ):
-        lake.refused(statement, r"says which.*set_mode\('strong'")
-    assert seen(table) == read_by_the_format(table.uri)
+        lake.check_refused(statement, r"pins the version.*set_mode\('strong'")
+    assert read_rows(table) == read_by_the_format(table.uri)
     # Strong mode takes over what is read.
     lake.sql("ALTER TABLE lake.ns SET TBLPROPERTIES (transaction = 'strong')")
     assert lake.sql(of_a) == [(n,) for n in wanted]
@@ -41,4 +41,4 @@ def test_statements_honour_them(spark: SparkSession, tmp_path: Path, name: str) 
     lake.sql("UPDATE lake.ns SET n = 50 WHERE n = 1 AND k = 'a'")
     changed = sorted([*(50 if n == 1 else n for n in wanted), 100])
     assert lake.sql(of_a) == [(n,) for n in changed]
-    assert seen(table) == read_by_the_format(table.uri)
+    assert read_rows(table) == read_by_the_format(table.uri)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from datetime import date
 from typing import Any
@@ -15,8 +14,9 @@ import phalanx
 from spark.lakes import lake_at, rows_of
 from spark.row_statements import ALL, Clause, Delete, Merge, Update
 from spark.test_row_changes import SCHEMA, TYPES, Row, rows
+from tables import SOAK
 
-EXAMPLES = 20 if os.environ.get("PHALANX_PROFILE") == "soak" else 2
+EXAMPLES = 20 if SOAK else 2
 # Statements on one table: each is seen by the next.
 STATEMENTS = 3
 
@@ -131,5 +131,5 @@ def test_changes_give_what_the_same_queries_do(
             lake.sql(change.statement("lake.t"))
             assert rows_of(table) == sorted(old, key=repr), change
             if len({each[0] for each in old}) < len(old) or any(each[0] is None for each in old):
-                # The queries tell rows by their ids.
+                # The queries identify rows by their ids.
                 break

@@ -1,8 +1,7 @@
-"""Joins of random tables, partitioned in any ways, are what Spark's own joins of the rows are."""
+"""Joins of random tables with any partitioning equal Spark's own joins of the rows."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import phalanx
 import phalanx.spark
-from phalanx.planning.joins.kinds import HOWS
+from phalanx.planning.joins.kinds import JOIN_HOWS
 from phalanx.spark.runtime.types import spark_schema
 from spark.joins import assert_same
+from tables import SOAK
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 VALUES: dict[str, Sequence[Any]] = {
     "id": range(-6, 14),
     "name": ["", "a", "ab", "abc", "abcd", "b", "né", "nés", "日本", "日本語"],
@@ -114,7 +113,7 @@ def side(draw: st.DrawFn, kind: list[Part], is_wild: bool) -> Side:
     if is_wild:
         spec |= st.sampled_from(ANYTHING)
     drawn = draw(st.lists(spec, min_size=1, max_size=3))
-    # A spec that is the one before is no evolution.
+    # A spec that equals the previous one is no evolution.
     versions = [spec for place, spec in enumerate(drawn) if not place or spec != drawn[place - 1]]
     rows = [draw(st.sampled_from([20, 40, 4, 0])) for _ in versions]
     seed = draw(st.integers(0, 2**32 - 1))
@@ -125,7 +124,7 @@ def _both(one: Part, other: Part) -> Part:
     return tuple(dict.fromkeys(one + other))
 
 
-def framed(spark: SparkSession, rows: pa.Table) -> DataFrame:
+def to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     # Of a table in several chunks Spark drops what comes after an empty one.
     return spark.createDataFrame(rows.combine_chunks(), spark_schema(rows.schema))
 
@@ -140,7 +139,7 @@ def test_joins_of_random_tables_are_sparks_own(
     task_bytes: int | None,
 ) -> None:
     on, left, right = both
-    # Only what is joined on by one name may be in both tables.
+    # Only join columns with one name may be in both tables.
     names = {name: name if name in on and not pairs else f"right_{name}" for name in VALUES}
     mine = left.data(pa.schema([("l", pa.int32()), *((n, TYPES[n][0]) for n in VALUES)]))
     theirs = right.data(pa.schema([("r", pa.int32()), *((names[n], TYPES[n][1]) for n in VALUES)]))
@@ -151,8 +150,8 @@ def test_joins_of_random_tables_are_sparks_own(
         note(str(phalanx.spark.plan_join(one, other, columns)))
         found = {
             how: phalanx.spark.join(spark, one, other, columns, how, task_bytes=task_bytes)
-            for how in HOWS
+            for how in JOIN_HOWS
         }
-        first, second = (framed(spark, pa.concat_tables(each)) for each in (mine, theirs))
+        first, second = (to_frame(spark, pa.concat_tables(each)) for each in (mine, theirs))
         condition = [first[a] == second[b] for a, b in columns] if pairs else on
-        assert_same(found, {how: first.join(second, condition, how) for how in HOWS})
+        assert_same(found, {how: first.join(second, condition, how) for how in JOIN_HOWS})

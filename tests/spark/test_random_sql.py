@@ -1,8 +1,7 @@
-"""Random tables, specs, conditions and joins in SQL, beside Spark over parquet of the same rows."""
+"""Random tables, specs, conditions and joins in SQL, compared with Spark over Parquet."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -14,6 +13,7 @@ from pyspark.sql import SparkSession
 import phalanx
 from spark import sql_tables
 from spark.sql_grammar import condition
+from tables import SOAK
 
 FIELDS = [
     *("country", "flag", "n", "price", "name", "d"),
@@ -23,7 +23,7 @@ FIELDS = [
 ]
 KEYS = ["id", "country", "n", "price", "d", "ts", "local", "name"]
 KINDS = ["JOIN", "LEFT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
-ROUNDS = 12 if os.environ.get("PHALANX_PROFILE") == "soak" else 3
+ROUNDS = 12 if SOAK else 3
 
 SETTINGS = {
     # Joins go by partitions.
@@ -37,8 +37,8 @@ def spec_of(chance: Random) -> str:
     return ", ".join(chance.sample(FIELDS, chance.choice([1, 1, 2])))
 
 
-def made(spark: SparkSession, chance: Random, folder: Path, name: str) -> None:
-    """A table of some of the rows, under one to three specs, and its parquet."""
+def write_table_and_parquet(spark: SparkSession, chance: Random, folder: Path, name: str) -> None:
+    """Write a table of some of the rows, under one to three specs, and as Parquet."""
     rows = sql_tables.rows().slice(chance.randrange(500), 60)
     table = phalanx.create(
         folder / name,
@@ -59,7 +59,7 @@ def made(spark: SparkSession, chance: Random, folder: Path, name: str) -> None:
 
 
 def aggregates_of(chance: Random) -> list[str]:
-    """Aggregates of all rows that match, without a join beside them: they need no shuffle."""
+    """Aggregates of all rows that match, without another join: they need no shuffle."""
     shown = "count(*) AS c, sum(big % 1000) AS s, max(name) AS m, min(d) AS d"
     return [f"SELECT {shown} FROM {{}}_a AS f WHERE {condition(chance, 1)}" for _ in range(3)]
 
@@ -83,7 +83,7 @@ def queries_of(chance: Random) -> list[str]:
 def test_they_agree(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
     for name in "ab":
-        made(spark, chance, tmp_path, name)
+        write_table_and_parquet(spark, chance, tmp_path, name)
     before = {key: spark.conf.get(key) for key in SETTINGS}
     try:
         for key, value in SETTINGS.items():

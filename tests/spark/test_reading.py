@@ -21,8 +21,13 @@ from pyspark.sql import functions as fn
 import phalanx
 from integration.conftest import s3  # noqa: F401
 from integration.stores import Store
-from phalanx.planning.splits import FEWEST_BYTES, MOST_BYTES, OPENING_BYTES, split_size
-from phalanx.table.read.scan_tasks import ScanTask, tasks_of
+from phalanx.planning.splits import (
+    FILE_OPEN_COST_BYTES,
+    MAX_TASK_BYTES,
+    MIN_TASK_BYTES,
+    choose_task_bytes,
+)
+from phalanx.table.read.scan_tasks import ScanTask, plan_tasks
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("text", pa.string())])
 
@@ -51,13 +56,13 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> phalanx.Table:
     table = phalanx.create(tmp_path_factory.mktemp("uneven") / "table", SCHEMA, ["k"])
     for part in range(8):
         # Letters that do not compress.
-        letters = [hashed(part * 500 + n) for n in range(500)]
+        letters = [make_text(part * 500 + n) for n in range(500)]
         table.append(pa.table([["large"] * 500, range(500), letters], schema=SCHEMA))
     table.append(rows(*((f"small{n:02}", n) for n in range(20))))
     return table
 
 
-def hashed(number: int) -> str:
+def make_text(number: int) -> str:
     return hashlib.shake_256(str(number).encode()).hexdigest(500)
 
 
@@ -70,19 +75,19 @@ def test_large_leaves_are_cut_and_small_ones_packed(uneven: phalanx.Table) -> No
         (row["location"], row["fragment_id"]): row["bytes"] for row in uneven.files().to_pylist()
     }
     large = max(sizes.values())
-    most = 2 * (large + OPENING_BYTES)
-    tasks = tasks_of(uneven.scan(), most)
+    most = 2 * (large + FILE_OPEN_COST_BYTES)
+    tasks = plan_tasks(uneven.scan(), most)
     read = [
         [(scan.location.uri, number) for scan in task.scans for number in scan.fragments or ()]
         for task in tasks
     ]
     assert sorted(piece for task in read for piece in task) == sorted(sizes), "each once"
-    weights = [sum(sizes[piece] + OPENING_BYTES for piece in task) for task in read]
+    weights = [sum(sizes[piece] + FILE_OPEN_COST_BYTES for piece in task) for task in read]
     assert max(weights) <= most
     # A task is as full as it can be: the next piece would have been too much.
     for task, (following, *_) in itertools.pairwise(read):
-        weight = sum(sizes[piece] + OPENING_BYTES for piece in task)
-        assert weight + sizes[following] + OPENING_BYTES > most
+        weight = sum(sizes[piece] + FILE_OPEN_COST_BYTES for piece in task)
+        assert weight + sizes[following] + FILE_OPEN_COST_BYTES > most
     of_large = [task for task in read if sizes[task[0]] > large // 2]
     assert len(of_large) == 4, "eight large fragments, two to a task"
     assert len(tasks) < len(sizes) / 2
@@ -92,35 +97,35 @@ def test_large_leaves_are_cut_and_small_ones_packed(uneven: phalanx.Table) -> No
 
 def test_tasks_in_their_order_are_the_scan(uneven: phalanx.Table) -> None:
     for wanted in (1, 700_000, None):
-        found = [row for task in read_by(tasks_of(uneven.scan(), wanted)) for row in task]
+        found = [row for task in read_by(plan_tasks(uneven.scan(), wanted)) for row in task]
         assert found == uneven.scan().to_arrow().to_pylist()
 
 
 def test_a_fragment_is_never_cut_and_may_be_alone(uneven: phalanx.Table) -> None:
-    assert len(tasks_of(uneven.scan(), 1)) == 28
-    assert len(tasks_of(uneven.scan(), 1 << 40)) == 1
-    # Without a wish there are few tasks, of many megabytes each.
-    assert len(tasks_of(uneven.scan())) == 1
-    assert split_size(0, None) == FEWEST_BYTES
-    assert split_size(1 << 40, None) == MOST_BYTES
-    assert split_size(1 << 40, 5) == 5
+    assert len(plan_tasks(uneven.scan(), 1)) == 28
+    assert len(plan_tasks(uneven.scan(), 1 << 40)) == 1
+    # By default there are few tasks, of many megabytes each.
+    assert len(plan_tasks(uneven.scan())) == 1
+    assert choose_task_bytes(0, None) == MIN_TASK_BYTES
+    assert choose_task_bytes(1 << 40, None) == MAX_TASK_BYTES
+    assert choose_task_bytes(1 << 40, 5) == 5
 
 
 def test_only_planned_leaves_are_in_tasks(uneven: phalanx.Table) -> None:
     scan = uneven.scan("k IN ('small03', 'small07') AND n < 5", ["n"])
-    [task] = tasks_of(scan)
+    [task] = plan_tasks(scan)
     assert {each.location.uri for each in task.scans} == {
         each.location for each in uneven.plan("k IN ('small03', 'small07')").partitions
     }
     assert read_by([task]) == [[{"n": 3}]]
-    assert tasks_of(uneven.scan("k = 'none'")) == []
+    assert plan_tasks(uneven.scan("k = 'none'")) == []
 
 
 def test_a_task_reads_what_was_there_when_it_was_planned(tmp_path: Path) -> None:
     for mode in ("weak", "strong"):
         table = phalanx.create(tmp_path / mode, SCHEMA, ["k"], transaction=mode)
         table.append(rows(("a", 1), ("b", 2)))
-        tasks = tasks_of(table.scan())
+        tasks = plan_tasks(table.scan())
         table.delete("n = 1")
         table.append(rows(("b", 3)))
         assert [[row["n"] for row in each] for each in read_by(tasks)] == [[1, 2]]
@@ -130,8 +135,10 @@ def test_a_task_reads_what_was_there_when_it_was_planned(tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def evolved(tmp_path_factory: pytest.TempPathFactory) -> tuple[phalanx.Table, list[dict[str, Any]]]:
-    """A table with three specs and changed columns; and its rows, told by hand."""
+def evolved_table(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[phalanx.Table, list[dict[str, Any]]]:
+    """A table with three specs and changed columns, and its rows, written by hand."""
     schema = pa.schema(
         [
             ("id", pa.int32()),
@@ -186,9 +193,9 @@ def as_dicts(frame: DataFrame) -> list[dict[str, Any]]:
 @pytest.mark.executors
 @pytest.mark.bare
 def test_a_table_of_many_specs_and_changed_columns(
-    spark: SparkSession, evolved: tuple[phalanx.Table, list[dict[str, Any]]]
+    spark: SparkSession, evolved_table: tuple[phalanx.Table, list[dict[str, Any]]]
 ) -> None:
-    table, expected = evolved
+    table, expected = evolved_table
     frame = load(spark, table.uri)
     assert frame.columns == ["id", "ts", "country", "price", "note"]
     assert as_dicts(frame) == expected
@@ -198,16 +205,16 @@ def test_a_table_of_many_specs_and_changed_columns(
     assert chosen.columns == ["price", "id"]
     assert as_dicts(chosen) == [{"price": Decimal("9.99"), "id": 1 << 40}]
     assert load(spark, table.uri, columns='["id"]').columns == ["id"]
-    # By Connect every query loads the table anew: only a snapshot that is named stays.
+    # With Connect every query loads the table again: only a named snapshot stays.
     assert load(spark, table.uri, snapshot=2, columns="id").count() == 2
     nothing = load(spark, table.uri, where="country = 'XX'")
     assert (nothing.count(), nothing.collect()) == (0, [])
 
 
 def test_snapshots_by_id_and_time(
-    spark: SparkSession, evolved: tuple[phalanx.Table, list[dict[str, Any]]]
+    spark: SparkSession, evolved_table: tuple[phalanx.Table, list[dict[str, Any]]]
 ) -> None:
-    table, _ = evolved
+    table, _ = evolved_table
     for snapshot in table.snapshots().to_pylist():
         if snapshot["operation"] == "append":
             for named in (snapshot["id"], snapshot["time"].isoformat()):
@@ -222,7 +229,7 @@ def test_snapshots_by_id_and_time(
 
 
 def partitions(frame: DataFrame) -> int:
-    """How many tasks read rows."""
+    """Return how many tasks read rows."""
     return frame.select(fn.spark_partition_id()).distinct().count()
 
 
@@ -232,7 +239,7 @@ def test_the_number_of_tasks_follows_split_size(spark: SparkSession, uneven: pha
     assert partitions(whole) == 1
     assert whole.count() == 4020
     few = load(spark, uneven.uri, where="k = 'large'", split_size="800 KB")
-    assert partitions(few) == len(tasks_of(uneven.scan("k = 'large'"), 800 << 10))
+    assert partitions(few) == len(plan_tasks(uneven.scan("k = 'large'"), 800 << 10))
     assert few.count() == 4000
 
 
@@ -256,9 +263,9 @@ def test_tables_without_rows(spark: SparkSession, uri: str) -> None:
 
 
 def test_metadata_tables(
-    spark: SparkSession, evolved: tuple[phalanx.Table, list[dict[str, Any]]]
+    spark: SparkSession, evolved_table: tuple[phalanx.Table, list[dict[str, Any]]]
 ) -> None:
-    table, _ = evolved
+    table, _ = evolved_table
     for name, found in (
         ("partitions", table.partitions()),
         ("files", table.files()),

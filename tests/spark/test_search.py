@@ -1,4 +1,4 @@
-"""A search of many queries on Spark finds what each of them finds alone."""
+"""A search of many queries on Spark finds what each query finds alone."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> phalanx.Table:
     return made
 
 
-def expected(table: phalanx.Table, queries: list[Any], column: str, **how: Any) -> list[Any]:
+def search_each(table: phalanx.Table, queries: list[Any], column: str, **how: Any) -> list[Any]:
     found = []
     for number, query in enumerate(queries):
         if query is not None:
@@ -67,7 +67,7 @@ def test_every_query_finds_what_it_finds_alone(spark: SparkSession, table: phala
     rows = phalanx.spark.search(spark, table.uri, frame, "v", 4, columns=["id"], **how)
     assert rows.columns == ["number", "query", "rank", "id", "tenant", "_distance"]
     found = sorted((row["number"], row["rank"], row["id"]) for row in rows.collect())
-    assert found == expected(table, vectors, "v", **how)
+    assert found == search_each(table, vectors, "v", **how)
 
 
 def test_words_are_weighed_by_all_partitions(spark: SparkSession, table: phalanx.Table) -> None:
@@ -77,12 +77,14 @@ def test_words_are_weighed_by_all_partitions(spark: SparkSession, table: phalanx
         spark, table, frame, "body", 4, query_column="words", columns=["id"]
     )
     found = sorted((row["number"], row["rank"], row["id"]) for row in rows.collect())
-    assert found == expected(table, texts, "body")
+    assert found == search_each(table, texts, "body")
 
 
-def test_what_cannot_be_asked_is_told_at_once(spark: SparkSession, table: phalanx.Table) -> None:
+def test_what_cannot_be_asked_is_reported_at_once(
+    spark: SparkSession, table: phalanx.Table
+) -> None:
     frame = spark.createDataFrame([(1, "a", "b")], "id long, x string, y string")
-    with pytest.raises(SchemaMismatch, match="Cannot tell which of the columns id, x, y"):
+    with pytest.raises(SchemaMismatch, match="Cannot choose the query column among id, x, y"):
         phalanx.spark.search(spark, table, frame, "body", 4)
     with pytest.raises(SchemaMismatch, match="both the queries and the result have a column 'id'"):
         phalanx.spark.search(spark, table, frame, "body", 4, query_column="x")

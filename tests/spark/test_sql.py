@@ -25,19 +25,19 @@ MARK = re.compile(r"\b(q\d{3}) AS q#")
 
 @pytest.fixture(scope="module")
 def twin(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twin:
-    made = sql_tables.made(tmp_path_factory.mktemp("sql"))
+    made = sql_tables.create_twin(tmp_path_factory.mktemp("sql"))
     sql_tables.register(spark, made)
     return made
 
 
 def leaves_read(plan: str) -> int:
-    """How many leaves the scans of a plan read, all together."""
+    """Return how many leaves the scans of a plan read in total."""
     final = plan.split("== Initial Plan ==")[0]
     return sum(int(found.replace(",", "")) for found, _ in READ.findall(final))
 
 
-def marked(queries: Sequence[str], view: str) -> str:
-    """All queries in one, each row with the number of its query."""
+def combine_queries(queries: Sequence[str], view: str) -> str:
+    """Combine all queries; each row has the number of its query."""
     return " UNION ALL ".join(
         f"SELECT 'q{number:03}' AS q, to_json(struct(*)) AS row FROM ({query.format(t=view)})"
         for number, query in enumerate(queries)
@@ -45,7 +45,7 @@ def marked(queries: Sequence[str], view: str) -> str:
 
 
 def leaves_of_marked(plan: str) -> Mapping[str, int]:
-    """How many leaves each query of `marked` reads."""
+    """Return how many leaves each query of `combine_queries` reads."""
     found: Counter[str] = Counter()
     mark = ""
     for line in plan.splitlines():
@@ -58,7 +58,7 @@ def leaves_of_marked(plan: str) -> Mapping[str, int]:
 def test_a_battery_of_conditions(spark: SparkSession, twin: Twin) -> None:
     queries = [f"SELECT id FROM {{t}} AS f WHERE {each}" for each, _ in FILTERS]
     assert len(FILTERS) + len(QUERIES) >= 100
-    frame = spark.sql(marked(queries, "t"))
+    frame = spark.sql(combine_queries(queries, "t"))
     counts = leaves_of_marked(physical_plan(frame))
     expected = same_rows(spark, queries, frame)
     got = {each: counts[f"q{number:03}"] for number, (each, _) in enumerate(FILTERS)}
@@ -71,7 +71,7 @@ def test_a_battery_of_conditions(spark: SparkSession, twin: Twin) -> None:
 
 def test_a_battery_of_queries(spark: SparkSession, twin: Twin) -> None:
     queries = [query for query, _ in QUERIES]
-    same_rows(spark, queries, spark.sql(marked(queries, "t")))
+    same_rows(spark, queries, spark.sql(combine_queries(queries, "t")))
     got = {
         query: leaves_read(physical_plan(spark.sql(query.format(t="t")))) for query, _ in QUERIES
     }
@@ -81,9 +81,10 @@ def test_a_battery_of_queries(spark: SparkSession, twin: Twin) -> None:
 def same_rows(
     spark: SparkSession, queries: Sequence[str], frame: DataFrame
 ) -> list[tuple[str, str]]:
-    """The rows of parquet, which must be those of the frame, of the table, for every query."""
+    """Check that frame and table return the rows of Parquet for every query; return them."""
     found, expected = (
-        [tuple(row) for row in each.collect()] for each in (frame, spark.sql(marked(queries, "p")))
+        [tuple(row) for row in each.collect()]
+        for each in (frame, spark.sql(combine_queries(queries, "p")))
     )
     for number, query in enumerate(queries):
         mark = f"q{number:03}"

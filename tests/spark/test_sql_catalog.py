@@ -1,8 +1,7 @@
-"""A folder of tables as a catalog of Spark SQL: each statement, seen from outside of Spark too."""
+"""A folder of tables as a catalog of Spark SQL: each statement, also seen from outside Spark."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +20,7 @@ from phalanx.spark.sql import bridge
 from spark.conftest import TOKEN
 from spark.joins import physical_plan
 from spark.lakes import Lake, lake_at, rows_of
-
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
+from tables import SOAK
 
 
 @pytest.fixture
@@ -128,7 +126,9 @@ def test_the_past_and_what_a_table_is_made_of(lake: Lake) -> None:
     assert lake.sql("SELECT k, rows FROM lake.t.partitions") == [("a", 3)]
     assert lake.sql("SELECT count(*), sum(rows) FROM lake.t.files") == [(3, 3)]
     assert lake.sql("SELECT partition_by FROM lake.t.specs") == [("k",)]
-    lake.refused("SELECT * FROM lake.t VERSION AS OF 9", "has no snapshot 9: expected one of 1 to")
+    lake.check_refused(
+        "SELECT * FROM lake.t VERSION AS OF 9", "has no snapshot 9: expected one of 1 to"
+    )
 
 
 REFUSED = [
@@ -140,28 +140,32 @@ REFUSED = [
     ("ALTER TABLE lake.t ADD COLUMN x int FIRST", "position 'FIRST'"),
     ("ALTER TABLE lake.t DROP COLUMN k", "partitioned by k"),
     ("ALTER TABLE lake.t SET TBLPROPERTIES (transaction='odd')", "transaction='odd'"),
-    ("ALTER TABLE lake.t RENAME TO lake.u", "the name of a table is its folder's"),
-    ("ALTER TABLE lake.t DROP PARTITION (k='a')", "partitions come and go with their rows"),
+    ("ALTER TABLE lake.t RENAME TO lake.u", "the name of a table is the name of its folder"),
+    ("ALTER TABLE lake.t DROP PARTITION (k='a')", "partitions follow from the rows"),
     ("DROP TABLE lake.folder", "cannot be found"),
     ("INSERT INTO lake.t REPLACE WHERE n + 1 = 2 SELECT 'a', 1", r"by \(n \+ 1\) = 2"),
 ]
 
 
-def test_what_is_refused_is_told_in_one_line_and_changes_nothing(lake: Lake) -> None:
+def test_what_is_refused_gets_a_one_line_error_and_changes_nothing(lake: Lake) -> None:
     lake.sql("CREATE TABLE lake.t (k string, n int) PARTITIONED BY (k)")
     lake.table("t").append(pa.table({"k": ["a", "b"], "n": pa.array([1, 2], pa.int32())}))
     (Path(lake.root) / "folder").mkdir()
     for statement, message in REFUSED:
-        lake.refused(statement, message)
+        lake.check_refused(statement, message)
     assert lake.sql("SHOW TABLES IN lake") == [("", "t", False)]
     assert (Path(lake.root) / "folder").is_dir()
     assert rows_of(lake.table("t")) == [("a", 1), ("b", 2)]
     assert lake.table("t").schema.names == ["k", "n"]
     other = lake_at(lake.spark, lake.root)
     lake.spark.conf.set(f"spark.sql.catalog.{other.name}.colour", "red")
-    other.refused("SHOW TABLES IN lake", f"spark.sql.catalog.{other.name}.colour: there is no such")
+    other.check_refused(
+        "SHOW TABLES IN lake", f"spark.sql.catalog.{other.name}.colour: there is no such"
+    )
     lake.spark.conf.set(f"spark.sql.catalog.{lake.name}x", "phalanx.bridge.Catalog")
-    lake.refused("SHOW TABLES IN " + lake.name + "x", "it has no folder. Set spark.sql.catalog")
+    lake.check_refused(
+        "SHOW TABLES IN " + lake.name + "x", "it has no folder. Set spark.sql.catalog"
+    )
 
 
 def test_tables_that_are_made_of_rows_are_there_whole_or_not_at_all(lake: Lake) -> None:
@@ -174,8 +178,8 @@ def test_tables_that_are_made_of_rows_are_there_whole_or_not_at_all(lake: Lake) 
     assert repr(table).endswith("by year(d), month(d), truncate(2, k)>")
     assert table.scan().count_rows() == 4
     failing = "SELECT id, if(id = 3, raise_error('boom'), id) AS x FROM range(4)"
-    lake.refused(f"CREATE TABLE lake.failed AS {failing}", "boom")
-    lake.refused(f"CREATE OR REPLACE TABLE lake.made AS {failing}", "boom")
+    lake.check_refused(f"CREATE TABLE lake.failed AS {failing}", "boom")
+    lake.check_refused(f"CREATE OR REPLACE TABLE lake.made AS {failing}", "boom")
     assert table.scan().count_rows() == 4
     assert [path.name for path in Path(lake.root).iterdir()] == ["made"]
     lake.sql("CREATE OR REPLACE TABLE lake.made PARTITIONED BY (x) AS SELECT 1 AS x UNION SELECT 2")
@@ -194,7 +198,7 @@ def test_a_catalog_in_an_object_store(spark: SparkSession, s3: Store) -> None:  
     lake.sql("DELETE FROM lake.a.t WHERE id = 2 OR k = 1 AND id < 9")
     assert lake.sql("SELECT id, k FROM lake.a.t ORDER BY id") == [(0, 0), (9, 1)]
     assert lake.sql("SHOW TABLES IN lake.a") == [("a", "t", False)]
-    lake.refused("CREATE OR REPLACE TABLE lake.a.t AS SELECT 1 AS x", "moves no folders")
+    lake.check_refused("CREATE OR REPLACE TABLE lake.a.t AS SELECT 1 AS x", "cannot move folders")
     lake.sql("DROP TABLE lake.a.t")
     assert s3.files(lake.root) == {}
 
@@ -203,7 +207,7 @@ def test_no_reader_sees_a_table_without_the_rows_it_is_made_with(
     spark: SparkSession,
     s3: Store,  # noqa: F811
 ) -> None:
-    """Not in an object store either, which moves no folders."""
+    """An object store moves no folders; there too, the table appears only with its rows."""
     options = s3.storage_options
     assert options is not None
     lake = lake_at(spark, s3.fresh(), **options)
@@ -250,10 +254,10 @@ def test_no_reader_sees_a_table_without_the_rows_it_is_made_with(
         assert table.scan().count_rows() == 60
         if table.mode == "strong":
             assert table.snapshots()["operation"].to_pylist() == ["create"]
-        lake.refused(f"CREATE TABLE lake.{way} AS SELECT 1 AS x", "ALREADY_EXISTS")
+        lake.check_refused(f"CREATE TABLE lake.{way} AS SELECT 1 AS x", "ALREADY_EXISTS")
     lake.sql("CREATE OR REPLACE TABLE lake.none (x int)")
     assert lake.sql("SELECT * FROM lake.none") == []
-    lake.refused("CREATE TABLE lake.bad AS SELECT raise_error('no') AS x", "no")
+    lake.check_refused("CREATE TABLE lake.bad AS SELECT raise_error('no') AS x", "no")
     assert "bad" not in [name for _, name, _ in lake.sql("SHOW TABLES IN lake")]
     lake.sql("CREATE TABLE lake.bad AS SELECT 1 AS x")
     assert lake.sql("SELECT x FROM lake.bad") == [(1,)]
@@ -270,7 +274,9 @@ def test_settings_that_the_application_began_with_are_not_for_a_session_to_chang
     session, setting = spark.newSession(), f"spark.sql.catalog.operators.{key}"
     session.sql(f"SET {setting}={value}")
     lake = Lake(session, "operators", "")
-    lake.refused("SHOW TABLES IN lake", f"operators: the session has changed {setting}, which was")
+    lake.check_refused(
+        "SHOW TABLES IN lake", f"operators: the session has changed {setting}, which was"
+    )
     with pytest.raises(Exception, match=setting) as raised:
         lake.sql("SHOW TABLES IN lake")
     assert TOKEN not in str(raised.value)
@@ -279,7 +285,7 @@ def test_settings_that_the_application_began_with_are_not_for_a_session_to_chang
     if key == "storage.token":
         other = Lake(spark.newSession(), "operators", "")
         other.spark.conf.unset(setting)
-        other.refused("SHOW TABLES IN lake", f"has changed {setting}")
+        other.check_refused("SHOW TABLES IN lake", f"has changed {setting}")
 
 
 # ── reads ────────────────────────────────────────────────────────────────────────────────────
@@ -313,10 +319,10 @@ def test_reads_are_planned_like_those_by_path(lake: Lake) -> None:
 def test_without_the_jar_it_says_what_it_needs(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     builder = SparkSession.Builder().config("spark.sql.catalog.lake", "phalanx.bridge.Catalog")
     if case == "no jar":
-        monkeypatch.setattr(bridge, "jar", lambda: None)
+        monkeypatch.setattr(bridge, "find_jar", lambda: None)
     else:
         builder = builder.config("spark.phalanx.bridge", "false")
-    with pytest.raises(PhalanxError, match="catalog 'lake' needs the classes in Java"):
+    with pytest.raises(PhalanxError, match="catalog 'lake' needs the Java classes"):
         configure(builder)
 
 

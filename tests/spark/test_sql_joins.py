@@ -20,8 +20,8 @@ from phalanx.errors import SchemaMismatch
 from phalanx.model.specs.spec import PartitionField
 from phalanx.model.transforms.buckets import Bucket
 from phalanx.model.transforms.calendar_parts import DATE_CHAIN
-from phalanx.spark.pushdown.partitioning import MOST_PARTITIONS, is_known_to_java
-from phalanx.spark.runtime.types import arrow_schema, fitted, spark_schema
+from phalanx.spark.pushdown.partitioning import MAX_REPORTED_PARTITIONS, is_computable_in_java
+from phalanx.spark.runtime.types import arrow_schema, cast_for_spark, spark_schema
 from spark.conftest import LOCAL, MASTER
 from spark.joins import physical_plan
 
@@ -60,7 +60,7 @@ def some_rows(chance: Random, count: int, low: int = 0) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables of the same form, two files in each leaf, and `p_…` beside them as parquet."""
+    """Tables of the same form, two files in each leaf, and the same as Parquet in `p_…`."""
     folder = tmp_path_factory.mktemp("joined")
     chance = Random(3)
     for place, (name, spec) in enumerate(SPECS.items()):
@@ -205,7 +205,7 @@ def test_above_some_thousand_partitions_leaves_are_packed_and_nothing_is_reporte
 ) -> None:
     if MASTER != LOCAL:
         return
-    numbers = list(range(MOST_PARTITIONS + 1))
+    numbers = list(range(MAX_REPORTED_PARTITIONS + 1))
     rows = pa.table({"k": pa.array(numbers, pa.int32()), "n": numbers})
     phalanx.create(uri, rows.schema, "k", transaction="strong").append(rows)
     whole = spark.read.format("phalanx").load(uri)
@@ -213,8 +213,8 @@ def test_above_some_thousand_partitions_leaves_are_packed_and_nothing_is_reporte
     assert "Exchange" in physical_plan(grouped)
     assert sorted(map(tuple, grouped.collect())) == [(number, number) for number in numbers]
     assert whole.select("n").rdd.getNumPartitions() < 50
-    # One less is not too many.
-    fewer = whole.where(f"k < {MOST_PARTITIONS}").groupBy("k").sum("n")
+    # One fewer is within the limit.
+    fewer = whole.where(f"k < {MAX_REPORTED_PARTITIONS}").groupBy("k").sum("n")
     assert "Exchange" not in physical_plan(fewer)
 
 
@@ -231,11 +231,11 @@ def test_java_and_python_compute_the_same_partitions(spark: SparkSession, tmp_pa
             array = array_of(case["type"], case["value"])
             # Spark cannot hold all moments, nor all decimals.
             with contextlib.suppress(pa.ArrowInvalid, SchemaMismatch):
-                columns.append(fitted(array, pa.field("c", spark_type(array.type))))
+                columns.append(cast_for_spark(array, pa.field("c", spark_type(array.type))))
                 cases.append(case)
     assert len(cases) > 20
     most = 2**31 - 1
-    found = evaluated(spark, tmp_path / "hashed", columns, f"bucket({most}, {{}})")
+    found = evaluate(spark, tmp_path / "hashed", columns, f"bucket({most}, {{}})")
     hashes = [None if case["hash"] is None else abs(case["hash"]) % most for case in cases]
     assert dict(enumerate(found)) == dict(enumerate(hashes))
 
@@ -251,7 +251,7 @@ def test_java_and_python_take_the_same_calendar_parts(spark: SparkSession, tmp_p
         columns = [pa.array([moment]).cast(kind) for moment in moments for kind in TIMESTAMPS]
         if part.name != "hour":
             columns += [pa.array([day], pa.int32()).cast(pa.date32()) for day in days]
-        found = evaluated(spark, tmp_path / part.name, columns, f"{part.name}({{}})")
+        found = evaluate(spark, tmp_path / part.name, columns, f"{part.name}({{}})")
         assert found == [part.apply(column)[0].as_py() for column in columns]
 
 
@@ -277,7 +277,7 @@ def test_java_and_python_take_the_same_chains(spark: SparkSession, tmp_path: Pat
             for value in values:
                 number = None if value is None else number * 100 + value
             expected.append(number)
-        assert evaluated(spark, tmp_path / name, columns, f"{name}({{}})") == expected
+        assert evaluate(spark, tmp_path / name, columns, f"{name}({{}})") == expected
 
 
 TIMESTAMPS = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
@@ -286,14 +286,14 @@ TIMESTAMPS = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
 def is_hashed_in_java(kind: str) -> bool:
     data_type = type_of(kind)
     field = PartitionField("b", (0,), Bucket(4), pa.int32())
-    return is_known_to_java(field, pa.field("c", data_type))
+    return is_computable_in_java(field, pa.field("c", data_type))
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:
     return arrow_schema(spark_schema(pa.schema([("c", kind)]))).field("c").type
 
 
-def evaluated(spark: SparkSession, path: Path, columns: list[pa.Array], call: str) -> list[object]:
+def evaluate(spark: SparkSession, path: Path, columns: list[pa.Array], call: str) -> list[object]:
     """A function of the classes in Java of each column's only value."""
     names = [f"c{number}" for number in range(len(columns))]
     pq.write_table(pa.table(columns, names=names), path)

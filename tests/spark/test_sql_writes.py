@@ -20,8 +20,8 @@ from phalanx.errors import PhalanxError
 from phalanx.spark import configure
 from spark.conftest import MASTER
 from spark.lakes import Lake, lake_at, rows_of
+from tables import KEYED_SCHEMA, table_of
 
-SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])
 START = [(1, "a", 10), (2, "a", 20), (3, "b", 30), (4, None, 40)]
 
 
@@ -32,16 +32,14 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 
 def rows(*values: tuple[Any, ...]) -> pa.Table:
-    """Rows of the small table."""
-    return pa.Table.from_pylist(
-        [dict(zip(SCHEMA.names, row, strict=True)) for row in values], SCHEMA
-    )
+    """Build rows of the small table."""
+    return table_of(KEYED_SCHEMA, values)
 
 
 def small(lake: Lake, mode: str = "strong", evolved: bool = False) -> phalanx.Table:
     """A table with a few rows, of one spec or of two."""
     table = phalanx.create(
-        f"{lake.root}/t", SCHEMA, "bucket(2, id)" if evolved else "k", transaction=mode
+        f"{lake.root}/t", KEYED_SCHEMA, "bucket(2, id)" if evolved else "k", transaction=mode
     )
     if evolved:
         table.append(rows(*START[:2]))
@@ -52,7 +50,7 @@ def small(lake: Lake, mode: str = "strong", evolved: bool = False) -> phalanx.Ta
     return table
 
 
-# What a statement replaces, and what it brings.
+# The rows that a statement replaces, and its new rows.
 STATEMENTS: list[tuple[str, str, list[tuple[Any, ...]]]] = [
     ("INSERT INTO lake.t VALUES (9, 'c', 1)", "none", [(9, "c", 1)]),
     ("INSERT INTO lake.t (n, id) VALUES (1, 9)", "none", [(9, None, 1)]),
@@ -131,7 +129,7 @@ def test_dynamic_overwrites_take_the_partitions_of_the_rows(lake: Lake) -> None:
         lake.spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
 
 
-# ── how rows get to their partitions ─────────────────────────────────────────────────────────
+# ── how rows reach their partitions ──────────────────────────────────────────────────────────
 
 
 def test_rows_are_brought_to_their_partitions_unless_told_not_to(lake: Lake) -> None:
@@ -162,10 +160,10 @@ def test_rows_are_brought_to_their_partitions_unless_told_not_to(lake: Lake) -> 
 
 def test_what_fails_leaves_nothing_and_what_is_tried_again_doubles_nothing(lake: Lake) -> None:
     table = small(lake)
-    lake.refused(
+    lake.check_refused(
         "INSERT OVERWRITE lake.t SELECT id, string(raise_error('boom')), 1 FROM range(3)", "boom"
     )
-    lake.refused(
+    lake.check_refused(
         "INSERT INTO lake.t REPLACE WHERE k = 'a' VALUES (1, 'b', 2)", "does not match|matches"
     )
     assert (rows_of(table), table.newest_snapshot) == (sorted(START, key=repr), 2)
@@ -238,7 +236,7 @@ PREDICATES = [
     "s.y = 2",
     "s.y IS NULL",
     "id IN (1, 3, 5, 7, 11) AND (k = 'b' OR f IS NULL)",
-    # These only Spark understands: rows go by their ids.
+    # Only Spark understands these: rows are deleted by their ids.
     "n + 1 = 2 OR upper(k) = 'B'",
     "k LIKE 'a_x' OR n = id",
     "hour(ts) = 3",
@@ -312,7 +310,7 @@ def test_whole_partitions_are_deleted_without_reading_them(lake: Lake) -> None:
 def test_statements_on_executors_and_by_connect(spark: SparkSession, tmp_path: Path) -> None:
     if MASTER == "python":
         builder = SparkSession.Builder().config("spark.phalanx.bridge", "false")
-        with pytest.raises(PhalanxError, match="catalog 'lake' needs the classes in Java"):
+        with pytest.raises(PhalanxError, match="catalog 'lake' needs the Java classes"):
             configure(builder.config("spark.sql.catalog.lake", "phalanx.bridge.Catalog"))
         return
     lake = lake_at(spark, str(tmp_path))

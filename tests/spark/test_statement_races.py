@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import subprocess
 import sys
@@ -20,8 +19,8 @@ import phalanx
 from faults.programs.history_checker import Rule
 from spark.conftest import MASTER
 from spark.lakes import Lake, lake_at
-from spark.statement_histories import SCHEMA, Change, changes, found_anomalies
-from spark.statement_histories import made as made_for_histories
+from spark.statement_histories import SCHEMA, Change, changes, find_statement_anomalies
+from spark.statement_histories import create_table as create_history_table
 from spark.statement_races import (
     APPEND,
     BY_MERGE,
@@ -34,22 +33,23 @@ from spark.statement_races import (
     SWAPS,
     Source,
     Statement,
+    check_outcome,
+    create_table,
     insert_only,
-    judge,
-    made,
     race,
     upsert,
 )
+from tables import SOAK
 
-SOAK = os.environ.get("PHALANX_PROFILE") == "soak"
 Pair = tuple[Statement, Statement]
 PARTITIONS = ("k", "bucket(2, id)", "")
 
 
 def pairs() -> Iterator[tuple[str, Pair]]:
-    """Which statements race: each with itself, and with an upsert of the same ids.
+    """Yield the statements that race: each with itself.
 
-    In the soak also those that read the table with each other.
+    The soak also races merges with an upsert of the same ids, and statements that read the table
+    with each other.
     """
     for (name, kind), (rows, source), (how, condition) in itertools.product(
         BY_MERGE.items(), SOURCES.items(), CONDITIONS.items()
@@ -73,7 +73,7 @@ ROTATION = random.randrange(len(WAYS))
 
 
 def is_run(place: int, name: str, way: str) -> bool:
-    """Whether a race is run in this way."""
+    """Return whether a race runs in this way."""
     if SOAK:
         return WAYS[(place + ROTATION) % len(WAYS)] == way
     return name in FEW[way]
@@ -96,7 +96,7 @@ def lakes(spark: SparkSession, tmp_path: Path) -> list[Lake]:
     return [lake_at(spark, root), lake_at(spark.newSession(), root)]
 
 
-def below(lakes: list[Lake], place: int) -> list[Lake]:
+def lakes_of_race(lakes: list[Lake], place: int) -> list[Lake]:
     """The namespace of one race."""
     return [Lake(each.spark, f"{each.name}.`{place}`", each.root) for each in lakes]
 
@@ -111,17 +111,17 @@ if MASTER.startswith("local"):
         try:
             for place, (name, statements) in enumerate(pairs()):
                 if is_run(place, name, adaptive):
-                    table = made(f"{lakes[0].root}/{place}", PARTITIONS[place % 3])
-                    judge(table, statements, race(below(lakes, place), statements))
+                    table = create_table(f"{lakes[0].root}/{place}", PARTITIONS[place % 3])
+                    check_outcome(table, statements, race(lakes_of_race(lakes, place), statements))
                     tried.add(name)
         finally:
             lakes[0].spark.conf.unset("spark.sql.adaptive.enabled")
         assert len(tried) > 20 if SOAK else tried == {*FEW[adaptive]}
 
     def test_histories(lakes: list[Lake]) -> None:
-        """Statements that overlap as they will, told by what they left in the rows."""
+        """Statements that overlap freely, checked by the words that they left in the rows."""
         seed = random.randrange(1_000_000) if SOAK else 1
-        table = made_for_histories(lakes[0].root, "k")
+        table = create_history_table(lakes[0].root, "k")
         done: list[list[tuple[Change, str | None]]] = [[] for _ in lakes]
 
         def run(place: int) -> None:
@@ -140,19 +140,19 @@ if MASTER.startswith("local"):
             thread.join()
         judge_history(table, done, seed)
 
-    def test_of_two_inserts_of_a_key_one_is_told(lakes: list[Lake]) -> None:
+    def test_one_of_two_inserts_of_a_key_is_reported(lakes: list[Lake]) -> None:
         """However Spark plans them: as a change of rows, or as an append to what a join left."""
         for place, statement in enumerate([upsert(ONE), insert_only(ONE)]):
-            table = made(f"{lakes[0].root}/{place}", "k")
-            errors = race(below(lakes, place), [statement, statement])
-            judge(table, [statement, statement], errors)
+            table = create_table(f"{lakes[0].root}/{place}", "k")
+            errors = race(lakes_of_race(lakes, place), [statement, statement])
+            check_outcome(table, [statement, statement], errors)
             assert [row["id"] for row in table.scan("id = 100").to_arrow().to_pylist()] == [100]
             operations = table.snapshots()["operation"].to_pylist()
             assert operations[2:] in (["merge"], ["insert"], ["merge", "merge"])
 
     def test_merges_into_different_partitions_are_no_conflict(lakes: list[Lake]) -> None:
-        """Of what was read only what the keys of the source leave of it counts."""
-        table = made(lakes[0].root, "k")
+        """Only the rows with the keys of the source count as read."""
+        table = create_table(lakes[0].root, "k")
         statements = [
             upsert(
                 Source(
@@ -168,11 +168,11 @@ if MASTER.startswith("local"):
         assert table.scan().count_rows() == len(OLD) + 80
 
     def test_rows_that_were_added_without_a_look_are_no_conflict(lakes: list[Lake]) -> None:
-        table = made(lakes[0].root, "k")
+        table = create_table(lakes[0].root, "k")
         statements = [upsert(ONE), APPEND]
         errors = race(lakes, statements)
         assert errors == [None, None]
-        judge(table, statements, errors)
+        check_outcome(table, statements, errors)
 
 
 if SOAK:
@@ -194,21 +194,21 @@ if SOAK:
             for place, (name, statements) in enumerate(pairs()):
                 if not is_run(place, name, "drivers"):
                     continue
-                table = made(f"{tmp_path}/{place}", PARTITIONS[place % 3])
+                table = create_table(f"{tmp_path}/{place}", PARTITIONS[place % 3])
                 for driver, statement in zip(drivers, statements, strict=True):
                     ask(driver, place, statement.sql)
-                judge(table, statements, [answer(driver) for driver in drivers])
+                check_outcome(table, statements, [answer(driver) for driver in drivers])
             history_of_drivers(drivers, tmp_path)
         finally:
             for driver in drivers:
                 driver.kill()
-                driver.wait()
+                driver.communicate()
 
 
 def history_of_drivers(drivers: list[subprocess.Popen[str]], root: Path) -> None:
     """Statements that two drivers begin at the same time, one after the other."""
     seed = random.randrange(1_000_000)
-    table = made_for_histories(f"{root}/999", "k")
+    table = create_history_table(f"{root}/999", "k")
     done: list[list[tuple[Change, str | None]]] = [[] for _ in drivers]
     both = zip(*(changes(name, seed) for name in "ab"), strict=True)
     for pair in itertools.islice(both, 20):
@@ -222,24 +222,24 @@ def history_of_drivers(drivers: list[subprocess.Popen[str]], root: Path) -> None
 def judge_history(
     table: phalanx.Table, done: list[list[tuple[Change, str | None]]], seed: int
 ) -> None:
-    """The statements are serializable, and those that failed say that others came first."""
+    """Check that the statements are serializable, and that the failed ones report a conflict."""
     errors = [error for each in done for _, error in each if error is not None]
     assert all(CONFLICT in error for error in errors), (seed, errors)
     assert len(errors) < sum(map(len, done)), seed
-    assert found_anomalies(table, done) == [], (seed, done)
+    assert find_statement_anomalies(table, done) == [], (seed, done)
 
 
-def test_a_key_that_two_statements_inserted_is_told(tmp_path: Path) -> None:
-    """The judge of histories sees what it is for."""
-    table = made_for_histories(str(tmp_path), "k")
+def test_a_key_that_two_statements_inserted_is_reported(tmp_path: Path) -> None:
+    """The checker of histories finds the anomalies that it should find."""
+    table = create_history_table(str(tmp_path), "k")
     done = [[(Change(word, (1,), ""), None)] for word in "ab"]
     for word in "ab":
         table.append(pa.table({"id": [1], "k": ["1"], "log": [word]}, schema=SCHEMA))
-    assert {each.rule for each in found_anomalies(table, done)} >= {Rule.LOST_UPDATE}
+    assert {each.rule for each in find_statement_anomalies(table, done)} >= {Rule.LOST_UPDATE}
 
 
 def ask(driver: subprocess.Popen[str], place: int, statement: str) -> None:
-    """Tell a driver a statement, on the table at a place."""
+    """Send a driver a statement on the table at a path."""
     assert driver.stdin is not None
     adaptive = "true" if place % 2 else "false"
     driver.stdin.write(json.dumps([place, adaptive, statement]) + "\n")
@@ -247,7 +247,7 @@ def ask(driver: subprocess.Popen[str], place: int, statement: str) -> None:
 
 
 def answer(driver: subprocess.Popen[str]) -> str | None:
-    """The next line that a driver says."""
+    """Return the next line of a driver."""
     assert driver.stdout is not None
     line = driver.stdout.readline()
     assert line, "the driver has ended"

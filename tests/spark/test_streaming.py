@@ -17,26 +17,17 @@ from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import phalanx
-from phalanx.spark.runtime.options import STREAM_WRITE, Options
+from phalanx.spark.runtime.options import STREAM_WRITE_OPTIONS, Options
 from phalanx.spark.runtime.types import spark_schema
-from phalanx.spark.source.stream_sink import stream_writer_of
+from phalanx.spark.source.stream_sink import make_stream_writer
 from phalanx.spark.source.stream_source import SnapshotReader
-
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32())])
-
-
-def rows(*pairs: tuple[str, int]) -> pa.Table:
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
+from tables import INT32_SCHEMA, int32_rows, numbers
 
 
-def made(uri: str, mode: str = "strong") -> phalanx.Table:
-    table = phalanx.create(uri, SCHEMA, ["k"], transaction=mode)
-    table.append(rows(("a", 1), ("b", 2)))
+def create_events(uri: str, mode: str = "strong") -> phalanx.Table:
+    table = phalanx.create(uri, INT32_SCHEMA, ["k"], transaction=mode)
+    table.append(int32_rows(("a", 1), ("b", 2)))
     return table
-
-
-def numbers(table: phalanx.Table) -> list[int]:
-    return sorted(table.scan(columns=["n"]).to_arrow()["n"].to_pylist())
 
 
 def stream(spark: SparkSession, **options: object) -> DataStreamReader:
@@ -44,7 +35,7 @@ def stream(spark: SparkSession, **options: object) -> DataStreamReader:
 
 
 def forget_commit(checkpoint: Path, batch: int) -> None:
-    """The checkpoint of a query that died before it could note that a batch was done."""
+    """The checkpoint of a query that died before it recorded a batch as done."""
     (checkpoint / "commits" / str(batch)).unlink()
     (checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
 
@@ -55,7 +46,7 @@ def files_of(uri: str) -> set[Path]:
 
 
 class Reading:
-    """A query that reads all there is, batch by batch, each time that it is started."""
+    """A query that reads all rows, batch by batch, each time that it starts."""
 
     def __init__(self, spark: SparkSession, uri: str, **options: object) -> None:
         self.spark, self.uri, self.options = spark, uri, options
@@ -84,7 +75,7 @@ class Reading:
 def write(
     spark: SparkSession, source: str, target: str, checkpoint: Path, **options: object
 ) -> None:
-    """Stream all that there is in one table to another, snapshot by snapshot."""
+    """Stream all rows of one table to another, snapshot by snapshot."""
     query = (
         stream(spark, max_snapshots_per_trigger=1, starting_snapshot=1)
         .load(source)
@@ -98,13 +89,13 @@ def write(
 
 
 def test_the_whole_table_first_then_what_comes(spark: SparkSession, uri: str) -> None:
-    table = made(uri)
+    table = create_events(uri)
     reading = Reading(spark, uri)
     assert reading.batches() == [[1, 2]]
-    table.append(rows(("a", 3), ("c", 4)))
+    table.append(int32_rows(("a", 3), ("c", 4)))
     table.delete("n = 1")
-    table.overwrite(rows(("b", 5)), "k = 'b'")
-    # Started again it goes on where it stopped: before it could tell that the first batch was done.
+    table.overwrite(int32_rows(("b", 5)), "k = 'b'")
+    # Started again, it continues where it stopped: before it recorded the first batch as done.
     forget_commit(Path(reading.checkpoint), 0)
     assert reading.batches() == [[1, 2], [3, 4, 5]]
     table.promote_column("n", pa.int64())
@@ -114,9 +105,9 @@ def test_the_whole_table_first_then_what_comes(spark: SparkSession, uri: str) ->
 
 
 def test_from_a_snapshot_on_and_in_small_batches(spark: SparkSession, uri: str) -> None:
-    table = made(uri)
+    table = create_events(uri)
     for number in (3, 4, 5):
-        table.append(rows(("a", number), ("b", 10 * number)))
+        table.append(int32_rows(("a", number), ("b", 10 * number)))
     options = {"starting_snapshot": 3, "where": "k = 'a' AND n <> 4", "columns": "n"}
     limited = Reading(spark, uri, max_snapshots_per_trigger=1, **options)
     assert limited.batches() == [[3], [], [5]]
@@ -125,18 +116,18 @@ def test_from_a_snapshot_on_and_in_small_batches(spark: SparkSession, uri: str) 
 
 
 def test_a_running_stream(spark: SparkSession, uri: str) -> None:
-    table = made(uri)
+    table = create_events(uri)
     query = stream(spark).load(uri).writeStream.format("memory").queryName("running").start()
     try:
         query.processAllAvailable()
-        table.append(rows(("a", 3)))
+        table.append(int32_rows(("a", 3)))
         table.add_column(pa.field("more", pa.int8()))
         query.processAllAvailable()
         assert sorted(row.n for row in spark.table("running").collect()) == [1, 2, 3]
         table.rename_column("n", "m")
         with pytest.raises(StreamingQueryException) as raised:
             query.processAllAvailable()
-        assert "Start the stream again with the same checkpoint" in str(raised.value)
+        assert "Restart the stream with the same checkpoint" in str(raised.value)
         assert "Traceback" not in str(raised.value)
     finally:
         query.stop()
@@ -144,9 +135,9 @@ def test_a_running_stream(spark: SparkSession, uri: str) -> None:
 
 def test_streams_that_are_refused(uri: str) -> None:
     def reader(**options: str) -> SnapshotReader:
-        return SnapshotReader({"path": uri, **options}, spark_schema(SCHEMA))
+        return SnapshotReader({"path": uri, **options}, spark_schema(INT32_SCHEMA))
 
-    table = made(uri, "weak")
+    table = create_events(uri, "weak")
     with pytest.raises(phalanx.PhalanxError, match="weak mode, which has no snapshots"):
         reader().initialOffset()
     table.set_mode("strong")
@@ -157,9 +148,9 @@ def test_streams_that_are_refused(uri: str) -> None:
         reader(snapshot="3").prepareForTriggerAvailableNow()
 
 
-def test_spark_tells_why_a_stream_is_refused(spark: SparkSession, uri: str) -> None:
-    """It has an error of its own in the place of one that is raised as a reader is made."""
-    made(uri, "weak")
+def test_spark_shows_why_a_stream_is_refused(spark: SparkSession, uri: str) -> None:
+    """Spark replaces an error in the constructor of a reader by its own."""
+    create_events(uri, "weak")
     with pytest.raises(StreamingQueryException) as raised:
         Reading(spark, uri).batches()
     assert f"PhalanxError: Cannot stream from {uri}: it is in weak mode" in str(raised.value)
@@ -167,11 +158,11 @@ def test_spark_tells_why_a_stream_is_refused(spark: SparkSession, uri: str) -> N
 
 
 def test_the_reader_keeps_to_the_limits_that_spark_gives_it(uri: str) -> None:
-    table = made(uri)
+    table = create_events(uri)
     for number in (3, 4):
-        table.append(rows(("a", number)))
+        table.append(int32_rows(("a", number)))
     given = {"path": uri, "max_rows_per_trigger": "2", "max_bytes_per_trigger": "1TB"}
-    reader = SnapshotReader(given, spark_schema(SCHEMA))
+    reader = SnapshotReader(given, spark_schema(INT32_SCHEMA))
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(2)
     start = {"snapshot": 1}
@@ -179,7 +170,7 @@ def test_the_reader_keeps_to_the_limits_that_spark_gives_it(uri: str) -> None:
     assert reader.latestOffset(start, ReadAllAvailable()) == reader.reportLatestOffset()
     reader.prepareForTriggerAvailableNow()
     last = reader.reportLatestOffset()
-    table.append(rows(("a", 5)))
+    table.append(int32_rows(("a", 5)))
     assert reader.latestOffset(start, ReadAllAvailable()) == last
     assert reader.latestOffset(last, limit) == last
     assert reader.partitions(last, last) == []
@@ -191,9 +182,9 @@ def test_the_reader_keeps_to_the_limits_that_spark_gives_it(uri: str) -> None:
 
 
 def test_a_stream_from_table_to_table(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    source = made(uri)
+    source = create_events(uri)
     for number in (3, 4):
-        source.append(rows(("a", number), ("c", number)))
+        source.append(int32_rows(("a", number), ("c", number)))
     target = str(tmp_path / "target")
     checkpoint = tmp_path / "checkpoint"
     write(spark, uri, target, checkpoint, partition_by="k")
@@ -206,12 +197,12 @@ def test_a_stream_from_table_to_table(spark: SparkSession, uri: str, tmp_path: P
     # The query dies after the commit of its last batch, before it could note that.
     forget_commit(checkpoint, max(int(path.name) for path in checkpoint.glob("commits/[0-9]*")))
     files = files_of(target)
-    source.append(rows(("new", 5)))
+    source.append(int32_rows(("new", 5)))
     table.evolve([phalanx.truncate("k", 1)])
     write(spark, uri, target, checkpoint, partition_by="k")
     assert numbers(phalanx.open(target)) == numbers(source)
     assert len(files_of(target) - files) == 1
-    # Of all batches one marker is left.
+    # One marker is left of all batches.
     manifest = lance.dataset(f"{target}/__manifest").to_table(columns=["object_id"])
     names = manifest["object_id"].to_pylist()
     assert sum(name.startswith("__phalanx_marker$") for name in names) == 1
@@ -219,10 +210,10 @@ def test_a_stream_from_table_to_table(spark: SparkSession, uri: str, tmp_path: P
 
 @pytest.mark.executors
 def test_complete_replaces_all_rows(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    source = made(uri)
+    source = create_events(uri)
     target = str(tmp_path / "target")
 
-    source.append(rows(("a", 3)))
+    source.append(int32_rows(("a", 3)))
     query = (
         stream(spark, starting_snapshot=2, max_snapshots_per_trigger=1)
         .load(uri)
@@ -245,12 +236,12 @@ def test_complete_replaces_all_rows(spark: SparkSession, uri: str, tmp_path: Pat
     ]
 
 
-def test_weak_mode_is_told_once(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    made(uri, "weak")
-    options = Options.of({"path": uri}, STREAM_WRITE, "stream")
+def test_weak_mode_is_reported_once(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    create_events(uri, "weak")
+    options = Options.of({"path": uri}, STREAM_WRITE_OPTIONS, "stream")
     for batch in range(2):
-        writer = stream_writer_of(options, spark_schema(SCHEMA), overwrite=False)
-        message = writer.write(iter(rows(("a", 10 + batch)).to_batches()))
+        writer = make_stream_writer(options, spark_schema(INT32_SCHEMA), overwrite=False)
+        message = writer.write(iter(int32_rows(("a", 10 + batch)).to_batches()))
         writer.commit([message, None], batch)
     assert numbers(phalanx.open(uri)) == [1, 2, 10, 11]
     [warning] = capsys.readouterr().err.splitlines()

@@ -20,7 +20,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.list_(pa.flo
 
 @pytest.fixture
 def outside(tmp_path: Path) -> str:
-    """A table of the rows 1 to 3, of which two are outside of it; it was moved since."""
+    """A table of the rows 1 to 3, of which two are outside of it. The table was moved later."""
     table = phalanx.create(tmp_path / "first", SCHEMA, ["k"], transaction="weak")
     table.append(pa.table({"k": ["b"], "n": [3], "v": [[3.0, 0.0]]}, schema=SCHEMA))
     leaf = pa.table({"k": ["a", "a"], "n": [1, 2], "v": [[1.0, 0.0], [2.0, 0.0]]}, schema=SCHEMA)
@@ -31,7 +31,7 @@ def outside(tmp_path: Path) -> str:
     return str((tmp_path / "first").rename(tmp_path / "lake" / "t"))
 
 
-def _streamed(spark: SparkSession, uri: str, folder: Path, options: dict[str, str]) -> int:
+def _stream(spark: SparkSession, uri: str, folder: Path, options: dict[str, str]) -> int:
     folder.mkdir()
     query = (
         spark.readStream.format("phalanx")
@@ -48,27 +48,27 @@ def _streamed(spark: SparkSession, uri: str, folder: Path, options: dict[str, st
 
 
 def test_reads(spark: SparkSession, outside: str, tmp_path: Path) -> None:
-    def loaded(**options: str) -> Callable[[dict[str, str]], int]:
+    def load_with(**options: str) -> Callable[[dict[str, str]], int]:
         return lambda trust: len(
             spark.read.format("phalanx").options(**options, **trust).load(outside).collect()
         )
 
-    def opened(trust: dict[str, str]) -> phalanx.Table:
+    def open_outside(trust: dict[str, str]) -> phalanx.Table:
         return phalanx.open(outside, trust_locations=bool(trust))
 
     queries = spark.createDataFrame([([0.0, 0.0],)], "query array<float>")
     folders = iter([tmp_path / "refused", tmp_path / "read"])
     ways: dict[str, Callable[[dict[str, str]], int]] = {
-        "load": loaded(),
-        "load at": loaded(snapshot="1"),
-        "changes": loaded(changes="true", from_snapshot="0"),
+        "load": load_with(),
+        "load at": load_with(snapshot="1"),
+        "changes": load_with(changes="true", from_snapshot="0"),
         "count": lambda trust: spark.read.format("phalanx").options(**trust).load(outside).count(),
-        "stream": lambda trust: _streamed(spark, outside, next(folders), trust),
+        "stream": lambda trust: _stream(spark, outside, next(folders), trust),
         "search": lambda trust: phalanx.spark.search(
-            spark, opened(trust), queries, "v", 9, columns=["n"]
+            spark, open_outside(trust), queries, "v", 9, columns=["n"]
         ).count(),
         "join": lambda trust: phalanx.spark.join(
-            spark, opened(trust), opened(trust), ["k", "n"], "semi"
+            spark, open_outside(trust), open_outside(trust), ["k", "n"], "semi"
         ).count(),
     }
     for name, way in ways.items():
@@ -79,11 +79,11 @@ def test_reads(spark: SparkSession, outside: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(MASTER == "python", reason="without the classes in Java there is no catalog")
 def test_a_catalog_trusts_no_location(spark: SparkSession, outside: str) -> None:
-    """Its queries come from many; whoever runs it adopts what is outside."""
+    """Many users query a catalog; only its administrator adopts outside leaves."""
     root = str(Path(outside).parent)
-    lake_at(spark, root).refused("SELECT * FROM lake.t", "trust_locations")
+    lake_at(spark, root).check_refused("SELECT * FROM lake.t", "trust_locations")
     trusting = lake_at(spark, root)
     spark.conf.set(f"spark.sql.catalog.{trusting.name}.trust_locations", "true")
-    trusting.refused("SELECT * FROM lake.t", "trust_locations: there is no such setting")
+    trusting.check_refused("SELECT * FROM lake.t", "trust_locations: there is no such setting")
     phalanx.open(outside).adopt(Path(outside).parent.parent / "outside")
     assert len(lake_at(spark, root).sql("SELECT * FROM lake.t")) == 3

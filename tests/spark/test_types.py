@@ -1,4 +1,4 @@
-"""Every type of a table that Spark can hold: values arrive there, and come back the same."""
+"""Every type of a table that Spark can hold: values reach Spark and return unchanged."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ REQUIRED = {
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> phalanx.Table:
+def stored_table(tmp_path_factory: pytest.TempPathFactory) -> phalanx.Table:
     fields = [pa.field(name, kind) for name, (kind, _, _) in COLUMNS.items()]
     fields += [pa.field(name, kind, nullable=False) for name, (kind, _) in REQUIRED.items()]
     schema = pa.schema([("row", pa.int8()), *fields])
@@ -141,7 +141,7 @@ def plain(value: Any) -> Any:
 
 
 def _microseconds(name: str, kind: pa.DataType) -> str:
-    """Spark's own text for the microseconds of a time: Python would go by this machine's zone."""
+    """Spark's own text for the microseconds of a time: Python would use the local time zone."""
     if pa.types.is_timestamp(kind):
         if kind.tz is None:
             epoch = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
@@ -161,8 +161,8 @@ def _since_1970(value: Any) -> Any:
     )
 
 
-def test_every_value_arrives_in_spark(spark: SparkSession, stored: phalanx.Table) -> None:
-    frame = spark.read.format("phalanx").load(stored.uri).orderBy("row")
+def test_every_value_arrives_in_spark(spark: SparkSession, stored_table: phalanx.Table) -> None:
+    frame = spark.read.format("phalanx").load(stored_table.uri).orderBy("row")
     asked = [_microseconds(name, kind) for name, (kind, _, _) in COLUMNS.items()]
     found = frame.selectExpr(*asked, *REQUIRED).collect()
     wrong = {}
@@ -180,18 +180,20 @@ def test_every_value_arrives_in_spark(spark: SparkSession, stored: phalanx.Table
 @pytest.mark.executors
 @pytest.mark.bare
 def test_what_spark_has_read_it_writes_back_the_same(
-    spark: SparkSession, stored: phalanx.Table, uri: str
+    spark: SparkSession, stored_table: phalanx.Table, uri: str
 ) -> None:
-    copy = phalanx.create(uri, stored.schema, ["row"], transaction="strong")
-    spark.read.format("phalanx").load(stored.uri).write.format("phalanx").mode("append").save(uri)
-    old, new = stored.scan().to_arrow(), copy.scan().to_arrow()
+    copy = phalanx.create(uri, stored_table.schema, ["row"], transaction="strong")
+    spark.read.format("phalanx").load(stored_table.uri).write.format("phalanx").mode("append").save(
+        uri
+    )
+    old, new = stored_table.scan().to_arrow(), copy.scan().to_arrow()
     assert new.schema == old.schema
     exact = [name for name in old.column_names if name not in NANOSECONDS]
     differing = [
         name for name in exact if plain(old[name].to_pylist()) != plain(new[name].to_pylist())
     ]
     assert differing == []
-    # What is cut off once is cut off: a second copy is the same as the first.
+    # Values are cut off only once: a second copy equals the first.
     assert [scalar.value for scalar in new["ts_ns_paris"]] == [each * 1000 for each in _CUT]
     assert [scalar.value for scalar in new["time_ns"]] == [0, None, 10**9]
 

@@ -1,4 +1,4 @@
-"""The wheel carries the compiled classes: with its Spark nobody needs a JDK."""
+"""The wheel has the compiled classes: with its Spark no JDK is needed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_a_wheel_has_the_jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(bridge, "_SHIPPED", shipped.parent)
     monkeypatch.setattr(bridge, "_compile", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    bridge.jar.cache_clear()
+    bridge.find_jar.cache_clear()
     try:
-        assert bridge.jar() == shipped
+        assert bridge.find_jar() == shipped
     finally:
-        bridge.jar.cache_clear()
+        bridge.find_jar.cache_clear()

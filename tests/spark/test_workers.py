@@ -1,4 +1,4 @@
-"""What the worker processes of Spark are told once."""
+"""Settings that the worker processes of Spark receive once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 SCRIPT = """
 import traceback
-from phalanx.spark.runtime.workers import end_quietly
+from phalanx.spark.runtime.workers import silence_worker_exit
 
-end_quietly()
-end_quietly()
+silence_worker_exit()
+silence_worker_exit()
 
 def fails(filename, error):
     scope = {"error": error}

@@ -11,14 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import phalanx
+from tables import SCHEMA, both_modes, contents, rows
 
-SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 Row = tuple[str | None, int]
-both_modes = pytest.mark.parametrize("mode", ["weak", "strong"])
-
-
-def rows(*pairs: Row) -> pa.Table:
-    return pa.table([[k for k, _ in pairs], [n for _, n in pairs]], schema=SCHEMA)
 
 
 def frame(spark: SparkSession, *pairs: Row, tasks: int = 2) -> DataFrame:
@@ -29,12 +24,11 @@ def save(data: DataFrame, uri: str, mode: str = "append", **options: Any) -> Non
     data.write.format("phalanx").mode(mode).options(**options).save(uri)
 
 
-def contents(uri: str) -> Counter[Row]:
-    found = phalanx.open(uri).scan(columns=["k", "n"]).to_arrow()
-    return Counter(tuple(row.values()) for row in found.to_pylist())
+def read_rows(uri: str) -> Counter[Row]:
+    return contents(phalanx.open(uri))
 
 
-def made(uri: str, mode: str) -> phalanx.Table:
+def create_table(uri: str, mode: str) -> phalanx.Table:
     table = phalanx.create(uri, SCHEMA, ["k"], transaction=mode)
     table.append(rows(("a", 1), ("b", 2)))
     return table
@@ -44,26 +38,26 @@ def made(uri: str, mode: str) -> phalanx.Table:
     "mode", ["weak", pytest.param("strong", marks=[pytest.mark.executors, pytest.mark.bare])]
 )
 def test_append_and_overwrite(spark: SparkSession, uri: str, mode: str) -> None:
-    table = made(uri, mode)
+    table = create_table(uri, mode)
     save(frame(spark, ("a", 3), ("c", 4), (None, 5), ("c", 6), tasks=4), uri)
-    assert contents(uri) == Counter([("a", 1), ("b", 2), ("a", 3), ("c", 4), (None, 5), ("c", 6)])
+    assert read_rows(uri) == Counter([("a", 1), ("b", 2), ("a", 3), ("c", 4), (None, 5), ("c", 6)])
     if mode == "strong":
         assert table.snapshots()["operation"].to_pylist() == ["create", "append", "append"]
         assert table.snapshots()["rows_added"].to_pylist() == [0, 2, 4]
     save(frame(spark, ("b", 7)), uri, "overwrite")
-    assert contents(uri) == Counter([("b", 7)])
+    assert read_rows(uri) == Counter([("b", 7)])
     save(frame(spark).where("false"), uri)
-    assert contents(uri) == Counter([("b", 7)])
+    assert read_rows(uri) == Counter([("b", 7)])
     save(frame(spark).where("false"), uri, "overwrite")
-    assert contents(uri) == Counter()
+    assert read_rows(uri) == Counter()
 
 
 @both_modes
 def test_overwrite_of_some_rows(spark: SparkSession, uri: str, mode: str) -> None:
-    table = made(uri, mode)
+    table = create_table(uri, mode)
     table.append(rows(("a", 10), ("b", 20)))
     save(frame(spark, ("a", 11), ("d", 12)), uri, "overwrite", replace_where="n >= 10")
-    assert contents(uri) == Counter([("a", 1), ("b", 2), ("a", 11), ("d", 12)])
+    assert read_rows(uri) == Counter([("a", 1), ("b", 2), ("a", 11), ("d", 12)])
     # Rows of older specs too.
     table.evolve([phalanx.bucket("n", 2), "k"])
     save(frame(spark, ("a", 5), ("a", 11)), uri)
@@ -71,7 +65,7 @@ def test_overwrite_of_some_rows(spark: SparkSession, uri: str, mode: str) -> Non
     same = {n for n in (1, 5, 11) if _bucket(n) == _bucket(11)}
     kept = [("a", 1), ("b", 2), ("d", 12), ("a", 11), ("a", 5), ("a", 11)]
     expected = [(k, n) for k, n in kept if not (k == "a" and n in same)]
-    assert contents(uri) == Counter([*expected, ("a", 11), ("e", 3)])
+    assert read_rows(uri) == Counter([*expected, ("a", 11), ("e", 3)])
 
 
 def _bucket(n: int) -> int:
@@ -81,7 +75,7 @@ def _bucket(n: int) -> int:
 
 
 @both_modes
-def test_a_missing_table_is_made_as_told(spark: SparkSession, uri: str, mode: str) -> None:
+def test_a_missing_table_is_created_as_asked(spark: SparkSession, uri: str, mode: str) -> None:
     data = spark.sql(
         "SELECT id, CAST('2024-06-01' AS TIMESTAMP) AS ts, IF(id % 2 = 0, 'DE', NULL) AS country "
         "FROM range(100)"
@@ -91,7 +85,7 @@ def test_a_missing_table_is_made_as_told(spark: SparkSession, uri: str, mode: st
     table = phalanx.open(uri)
     assert (table.mode, table.scan().count_rows()) == (mode, 100)
     assert table.spec == phalanx.create(f"{uri}2", table.schema, by).spec
-    # The same words again add to it; others are refused in test_errors.py.
+    # The same options again append to it; test_errors.py refuses others.
     save(data.limit(1), uri, partition_by=by, transaction=mode)
     assert table.scan().count_rows() == 101
     single = f"{uri}3"
@@ -102,14 +96,14 @@ def test_a_missing_table_is_made_as_told(spark: SparkSession, uri: str, mode: st
 
 
 def test_a_marker_is_written_once(spark: SparkSession, uri: str) -> None:
-    made(uri, "strong")
+    create_table(uri, "strong")
     data = frame(spark, *(("a", n) for n in range(3, 300)), ("new", 0))
     for _ in range(2):
         save(data, uri, marker="monday")
-    assert contents(uri).total() == 2 + 298
+    assert read_rows(uri).total() == 2 + 298
     save(frame(spark, ("a", 3)), uri, "overwrite", marker="tuesday")
     save(frame(spark, ("a", 4)), uri, "overwrite", marker="tuesday")
-    assert contents(uri) == Counter([("a", 3)])
+    assert read_rows(uri) == Counter([("a", 3)])
 
 
 def test_columns_by_name_and_types_that_fit(spark: SparkSession, uri: str) -> None:
@@ -128,17 +122,17 @@ def test_columns_by_name_and_types_that_fit(spark: SparkSession, uri: str) -> No
 
 
 def test_what_spark_reads_it_can_overwrite(spark: SparkSession, uri: str) -> None:
-    """A read of the same table in the same write sees what was there before."""
-    made(uri, "strong")
+    """A read of the same table in the same write sees the earlier rows."""
+    create_table(uri, "strong")
     old = spark.read.format("phalanx").load(uri)
     save(old.selectExpr("k", "n * 10 AS n"), uri, "overwrite")
-    assert contents(uri) == Counter([("a", 10), ("b", 20)])
+    assert read_rows(uri) == Counter([("a", 10), ("b", 20)])
 
 
 @both_modes
-def test_a_table_made_anew_at_the_same_path(spark: SparkSession, uri: str, mode: str) -> None:
+def test_a_table_recreated_at_the_same_path(spark: SparkSession, uri: str, mode: str) -> None:
     """The processes that Spark keeps remember tables."""
-    made(uri, mode)
+    create_table(uri, mode)
     save(frame(spark, ("a", 3)), uri)
     shutil.rmtree(uri)
     phalanx.create(uri, pa.schema([("n", pa.int64()), ("z", pa.string())]), ["n"], transaction=mode)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from phalanx.model.predicates.predicate import Leaf, Opaque
+from phalanx.model.predicates.predicate import AtomicPredicate, Opaque
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.spec import PartitionSpec
 from phalanx.model.sql.syntax import Column
 from phalanx.model.transforms.transform import Identity, Projection
@@ -27,11 +27,11 @@ SCHEMA = Schema.of(
 MEGABYTE = 1 << 20
 
 
-def evolved(*partition_by: Any) -> dict[int, PartitionSpec]:
+def build_specs(*partition_by: Any) -> dict[int, PartitionSpec]:
     """A spec for each of these; none of them for an empty list."""
     specs: dict[int, PartitionSpec] = {}
     for place, each in enumerate(partition_by, start=1):
-        specs[place] = next_spec(each, SCHEMA, specs) if each else PartitionSpec(place, ())
+        specs[place] = build_next_spec(each, SCHEMA, specs) if each else PartitionSpec(place, ())
     return specs
 
 
@@ -91,7 +91,7 @@ class Unprojectable(Identity):
     def apply(self, *columns: pa.Array) -> pa.Array:
         raise RuntimeError("the transform is not known here")
 
-    def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
+    def project(self, leaf: AtomicPredicate, source: pa.DataType, target: Column) -> Projection:
         raise RuntimeError("the transform is not known here")
 
 
@@ -101,10 +101,17 @@ class Unevaluable(Identity):
 
     name: ClassVar[str] = "unevaluable"
 
-    def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
+    def project(self, leaf: AtomicPredicate, source: pa.DataType, target: Column) -> Projection:
         (column,) = target.path
         condition = f'CAST("{column}" AS BIGINT) > 5'
         return Projection(Opaque(condition, frozenset({target.path})), False)
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed(Identity):
+    """Identity under a name of its own, so that a spec may also have the plain one."""
+
+    name: ClassVar[str] = "renamed"
 
 
 def faulty(spec: PartitionSpec, fault: Identity) -> PartitionSpec:

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from phalanx.errors import InvalidSpec
 from phalanx.model.predicates.predicate import In, IsNull, NotNull
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.spec import PartitionField, PartitionSpec
 from phalanx.model.sql.syntax import Column
 from phalanx.model.transforms.buckets import Bucket
 from phalanx.model.transforms.calendar_parts import DATE_CHAIN, Day, Hour, Month, Year
 from phalanx.model.transforms.ducklake import (
     DuckLakeBucket,
-    LongPart,
+    Int64CalendarPart,
     Unrepeatable,
-    ducklake_hash,
+    hash_like_ducklake,
 )
 from phalanx.model.transforms.epoch_parts import EpochDay, EpochHour, EpochMonth, EpochYear
 from phalanx.model.transforms.hive import HiveBucket
@@ -46,7 +46,7 @@ SCHEMA = Schema.of(
 
 
 @pytest.fixture(scope="module")
-def running() -> duckdb.DuckDBPyConnection:
+def ducklake_functions() -> duckdb.DuckDBPyConnection:
     """DuckLake's own functions."""
     connection = duckdb.connect()
     (path,) = Path(str(duckdb_extension_ducklake.__file__)).parent.glob("extensions/*/*_extension")
@@ -83,7 +83,7 @@ def running() -> duckdb.DuckDBPyConnection:
 )
 def test_hashes_are_those_of_ducklake(value: object, kind: pa.DataType, expected: int) -> None:
     column = pa.array([None, value, value], kind)[1:]
-    assert ducklake_hash(column).to_pylist() == [expected] * 2
+    assert hash_like_ducklake(column).to_pylist() == [expected] * 2
     assert DuckLakeBucket(16).apply(column).to_pylist() == [(expected & (2**31 - 1)) % 16] * 2
     assert DuckLakeBucket(16).apply(pa.nulls(1, kind)).to_pylist() == [None]
 
@@ -130,11 +130,11 @@ def columns(draw: st.DrawFn) -> pa.Array:
 
 @given(column=columns())
 def test_hashes_are_those_of_the_running_system(
-    running: duckdb.DuckDBPyConnection, column: pa.Array
+    ducklake_functions: duckdb.DuckDBPyConnection, column: pa.Array
 ) -> None:
-    running.register("given_rows", pa.table({"x": column}))
-    rows = running.execute("SELECT murmur3_32(x) FROM given_rows").fetchall()
-    assert ducklake_hash(column).to_pylist() == [row[0] for row in rows]
+    ducklake_functions.register("given_rows", pa.table({"x": column}))
+    rows = ducklake_functions.execute("SELECT murmur3_32(x) FROM given_rows").fetchall()
+    assert hash_like_ducklake(column).to_pylist() == [row[0] for row in rows]
 
 
 @given(
@@ -142,15 +142,15 @@ def test_hashes_are_those_of_the_running_system(
     part=st.sampled_from(["year", "month", "day", "hour"]),
 )
 def test_parts_are_those_of_the_running_system(
-    running: duckdb.DuckDBPyConnection, seconds: int, part: str
+    ducklake_functions: duckdb.DuckDBPyConnection, seconds: int, part: str
 ) -> None:
     column = pa.array([seconds * 10**6], pa.int64()).cast(pa.timestamp("us"))
-    running.register("given_rows", pa.table({"x": column}))
-    ((calendar, since),) = running.execute(
+    ducklake_functions.register("given_rows", pa.table({"x": column}))
+    ((calendar, since),) = ducklake_functions.execute(
         f"SELECT {part}(x), date_diff('{part}', TIMESTAMP '1970-01-01', x) FROM given_rows"
     ).fetchall()
     names = [each.name for each in DATE_CHAIN]
-    own = LongPart(DATE_CHAIN[names.index(part)]).apply(column)
+    own = Int64CalendarPart(DATE_CHAIN[names.index(part)]).apply(column)
     assert (own.type, own.to_pylist()) == (pa.int64(), [calendar])
     epoch = (EpochYear, EpochMonth, EpochDay, EpochHour)[names.index(part)](pa.int64())
     assert epoch.apply(column).to_pylist() == [since]
@@ -166,7 +166,7 @@ def test_a_bucket_that_cannot_be_known_is_not_guessed() -> None:
     some = In(Column(("x",)), pa.array([1]))
     assert unknown.project(some, pa.int64(), target).predicate == NotNull(target)
     assert unknown.project(IsNull(Column(("x",))), pa.int64(), target).predicate == IsNull(target)
-    assert unknown.reduction(unknown, pa.int64()) is None
+    assert unknown.find_reduction(unknown, pa.int64()) is None
 
 
 @given(first=st.integers(1, 64), second=st.integers(1, 64))
@@ -177,7 +177,7 @@ def test_buckets_of_two_systems_are_never_taken_for_each_other(first: int, secon
             left, right = one(first), other(second)
             assert (left == right) == (one is other and first == second)
             related = one is other and first % second == 0
-            assert (left.reduction(right, pa.int64()) is not None) == related
+            assert (left.find_reduction(right, pa.int64()) is not None) == related
 
 
 def test_the_numbers_of_two_systems_differ() -> None:
@@ -188,7 +188,7 @@ def test_the_numbers_of_two_systems_differ() -> None:
 
 
 def test_what_both_systems_can_say_goes_both_ways() -> None:
-    spec = next_spec("year(ts), month(ts), day(day), name", SCHEMA, {})
+    spec = build_next_spec("year(ts), month(ts), day(day), name", SCHEMA, {})
     rows = spec.to_ducklake_rows(SCHEMA, table_id=7)
     assert [(row["column_id"], row["transform"]) for row in rows] == [
         (1, "year"),
@@ -207,13 +207,13 @@ def test_what_both_systems_can_say_goes_both_ways() -> None:
         ("bucket(16, id)", r"bucket\(16, id\).*low 31 bits"),
         ("truncate(4, name)", r"truncate\(4, name\)"),
         ("multi_bucket(16, id, name)", "takes one column, not 2"),
-        ("year(zoned)", "time zone of whoever writes"),
+        ("year(zoned)", "time zone of the writer"),
         ("hour(clock)", "takes timestamps"),
     ],
 )
 def test_what_ducklake_cannot_say_is_refused(partition_by: str, said: str) -> None:
     with pytest.raises(InvalidSpec, match=said):
-        next_spec(partition_by, SCHEMA, {}).to_ducklake_rows(SCHEMA, table_id=1)
+        build_next_spec(partition_by, SCHEMA, {}).to_ducklake_rows(SCHEMA, table_id=1)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_what_ducklake_cannot_say_is_refused(partition_by: str, said: str) -> No
         (0, "bucket(16)", "calendar", r"bucket\(16\)"),
         (1, "epoch_year", "calendar", "epoch_year"),
         (1, "year", "epoch", "epoch_year"),
-        (2, "year", "calendar", "time zone of whoever writes"),
+        (2, "year", "calendar", "time zone of the writer"),
         (3, "hour", "calendar", "takes timestamps"),
         (0, "year", "calendar", "takes dates and timestamps"),
         (99, "identity", "calendar", "no such id"),
@@ -243,7 +243,7 @@ def test_what_the_format_cannot_say_is_refused(
 
 
 def test_rows_of_two_partitionings_are_no_spec() -> None:
-    spec = next_spec("name", SCHEMA, {})
+    spec = build_next_spec("name", SCHEMA, {})
     (row,) = spec.to_ducklake_rows(SCHEMA, table_id=1)
     with pytest.raises(InvalidSpec, match="exactly one partition_id"):
         PartitionSpec.from_ducklake_rows([row, {**row, "partition_id": 2}], SCHEMA)
@@ -254,13 +254,13 @@ def test_rows_of_two_partitionings_are_no_spec() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"transform": None}, "expected whole numbers as partition_id.*a text as transform"),
+        ({"transform": None}, "expected whole numbers as partition_id.*text as transform"),
         ({"column_id": "5"}, "as a row of ducklake_partition_column"),
         ({"partition_key_index": 1}, r"keys have the indexes \[1\], expected 0"),
     ],
 )
 def test_damaged_rows_are_refused(changed: dict[str, object], said: str) -> None:
-    (row,) = next_spec("name", SCHEMA, {}).to_ducklake_rows(SCHEMA)
+    (row,) = build_next_spec("name", SCHEMA, {}).to_ducklake_rows(SCHEMA)
     with pytest.raises(InvalidSpec, match=said):
         PartitionSpec.from_ducklake_rows([{**row, **changed}], SCHEMA)
     with pytest.raises(InvalidSpec, match="'lunar': expected 'calendar' or 'epoch'"):
@@ -270,8 +270,8 @@ def test_damaged_rows_are_refused(changed: dict[str, object], said: str) -> None
 def test_ducklakes_own_specs_are_written_as_it_names_them() -> None:
     fields = (
         PartitionField("a", (0,), DuckLakeBucket(8), pa.int32()),
-        PartitionField("b", (1,), LongPart(Year()), pa.int64()),
-        PartitionField("c", (2,), Unrepeatable(LongPart(Hour()), "zones"), pa.int64()),
+        PartitionField("b", (1,), Int64CalendarPart(Year()), pa.int64()),
+        PartitionField("c", (2,), Unrepeatable(Int64CalendarPart(Hour()), "zones"), pa.int64()),
         PartitionField("d", (1,), EpochMonth(pa.int64()), pa.int64()),
         PartitionField("e", (5,), IDENTITY, pa.string()),
     )
@@ -281,7 +281,7 @@ def test_ducklakes_own_specs_are_written_as_it_names_them() -> None:
 
 
 def test_the_nearest_in_the_format() -> None:
-    assert LongPart(Month()).nearest(pa.timestamp("us")).transforms == (Month(),)
-    assert DuckLakeBucket(4).nearest(pa.int64()).transforms == (Bucket(4),)
-    found = Unrepeatable(LongPart(Day()), "zones").nearest(pa.timestamp("us", "UTC"))
+    assert Int64CalendarPart(Month()).find_closest(pa.timestamp("us")).transforms == (Month(),)
+    assert DuckLakeBucket(4).find_closest(pa.int64()).transforms == (Bucket(4),)
+    found = Unrepeatable(Int64CalendarPart(Day()), "zones").find_closest(pa.timestamp("us", "UTC"))
     assert (found.transforms, found.exact) == ((Day(),), False)

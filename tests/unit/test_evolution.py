@@ -7,7 +7,7 @@ import pytest
 
 from phalanx.errors import InvalidSpec
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import check_specs, next_spec
+from phalanx.model.specs.evolution import build_next_spec, check_specs
 from phalanx.model.specs.partition_by import (
     PartitionBy,
     bucket,
@@ -33,10 +33,10 @@ SCHEMA = Schema.of(
 )
 
 
-def evolved(*steps: PartitionBy, schema: Schema = SCHEMA) -> dict[int, PartitionSpec]:
+def build_specs(*steps: PartitionBy, schema: Schema = SCHEMA) -> dict[int, PartitionSpec]:
     specs: dict[int, PartitionSpec] = {}
     for partition_by in steps:
-        spec = next_spec(partition_by, schema, specs)
+        spec = build_next_spec(partition_by, schema, specs)
         specs[spec.id] = spec
     return specs
 
@@ -49,19 +49,19 @@ def ids(spec: PartitionSpec) -> list[str]:
 
 
 def test_specs_are_numbered_from_one() -> None:
-    assert list(evolved("country", "id", "country")) == [1, 2, 3]
+    assert list(build_specs("country", "id", "country")) == [1, 2, 3]
 
 
 def test_the_number_follows_the_highest_one_whatever_is_missing() -> None:
-    specs = evolved("country", "id", "year(ts)")
-    assert next_spec("country", SCHEMA, {3: specs[3], 1: specs[1]}).id == 4
-    assert next_spec("country", SCHEMA, {3: specs[3]}).id == 4
+    specs = build_specs("country", "id", "year(ts)")
+    assert build_next_spec("country", SCHEMA, {3: specs[3], 1: specs[1]}).id == 4
+    assert build_next_spec("country", SCHEMA, {3: specs[3]}).id == 4
 
 
 def test_the_earlier_specs_stay_as_they_are() -> None:
-    specs = evolved("country, bucket(16, id)")
+    specs = build_specs("country, bucket(16, id)")
     before = specs[1].to_json()
-    next_spec("bucket(8, id), country", SCHEMA, specs)
+    build_next_spec("bucket(8, id), country", SCHEMA, specs)
     assert specs[1].to_json() == before
     assert list(specs) == [1]
 
@@ -102,47 +102,47 @@ def test_the_earlier_specs_stay_as_they_are() -> None:
     ],
 )
 def test_default_ids(steps: list[str], newest: list[str]) -> None:
-    specs = evolved(*steps)
+    specs = build_specs(*steps)
     assert ids(specs[len(steps)]) == newest
     check_specs(specs)
 
 
 def test_a_reused_field_is_the_earlier_one() -> None:
-    specs = evolved("bucket(16, id) AS key, country")
-    again = next_spec([identity("country"), bucket("id", 16)], SCHEMA, specs)
+    specs = build_specs("bucket(16, id) AS key, country")
+    again = build_next_spec([identity("country"), bucket("id", 16)], SCHEMA, specs)
     assert again.fields == (specs[1].fields[1], specs[1].fields[0])
 
 
 def test_the_first_id_wins_where_foreign_specs_hold_two_for_one_meaning() -> None:
-    one = next_spec("country AS a", SCHEMA, {})
-    two = PartitionSpec(2, next_spec("country AS b", SCHEMA, {}).fields)
-    assert ids(next_spec("country", SCHEMA, {2: two, 1: one})) == ["a"]
+    one = build_next_spec("country AS a", SCHEMA, {})
+    two = PartitionSpec(2, build_next_spec("country AS b", SCHEMA, {}).fields)
+    assert ids(build_next_spec("country", SCHEMA, {2: two, 1: one})) == ["a"]
     with pytest.raises(InvalidSpec, match=r"'b'.*'a'"):
-        next_spec("country AS b", SCHEMA, {1: one, 2: two})
+        build_next_spec("country AS b", SCHEMA, {1: one, 2: two})
 
 
 def test_ids_of_columns_that_cannot_name_a_manifest_column_must_be_given() -> None:
     schema = Schema.of(pa.schema([("a`b", pa.int64())]))
     with pytest.raises(InvalidSpec, match="field id 'a`b'"):
-        next_spec(["a`b"], schema, {})
-    assert ids(next_spec([identity("a`b", field_id="ab")], schema, {})) == ["ab"]
+        build_next_spec(["a`b"], schema, {})
+    assert ids(build_next_spec([identity("a`b", field_id="ab")], schema, {})) == ["ab"]
 
 
 # --- sources -------------------------------------------------------------------------------------
 
 
 def test_renaming_changes_neither_sources_nor_ids() -> None:
-    specs = evolved("bucket(16, id), at.city AS city")
+    specs = build_specs("bucket(16, id), at.city AS city")
     renamed = SCHEMA.rename("id", "customer").rename("at", "place")
-    again = next_spec("bucket(16, customer), place.city", renamed, specs)
+    again = build_next_spec("bucket(16, customer), place.city", renamed, specs)
     assert again.fields == specs[1].fields
     assert again.label(renamed) == "bucket(16, customer), place.city"
 
 
 def test_a_dropped_and_added_column_is_another_source() -> None:
-    specs = evolved("country")
+    specs = build_specs("country")
     replaced = SCHEMA.drop("country").add(pa.field("country", pa.string()))
-    spec = next_spec("country", replaced, specs)
+    spec = build_next_spec("country", replaced, specs)
     assert ids(spec) == ["country_2"]
     assert spec.fields[0].source_ids == (replaced.id_of("country"),)
     assert spec.fields[0].source_ids != specs[1].fields[0].source_ids
@@ -150,9 +150,9 @@ def test_a_dropped_and_added_column_is_another_source() -> None:
 
 
 def test_a_dropped_column_cannot_be_partitioned_by() -> None:
-    specs = evolved("country")
+    specs = build_specs("country")
     with pytest.raises(InvalidSpec, match="country"):
-        next_spec("country", SCHEMA.drop("country"), specs)
+        build_next_spec("country", SCHEMA.drop("country"), specs)
 
 
 # --- types ---------------------------------------------------------------------------------------
@@ -160,17 +160,17 @@ def test_a_dropped_column_cannot_be_partitioned_by() -> None:
 
 @pytest.mark.parametrize("partition_by", ["small", "truncate(10, small)"])
 def test_a_promoted_source_must_take_its_field_along(partition_by: str) -> None:
-    specs = evolved(partition_by)
+    specs = build_specs(partition_by)
     promoted = SCHEMA.promote("small", pa.int64())
     with pytest.raises(InvalidSpec, match=r"result type int64.*holds int32"):
-        next_spec(partition_by, promoted, specs)
+        build_next_spec(partition_by, promoted, specs)
 
 
 @pytest.mark.parametrize("partition_by", ["bucket(16, small)", "multi_bucket(small, id, 4)"])
 def test_a_promoted_source_of_a_bucket_changes_nothing(partition_by: str) -> None:
-    specs = evolved(partition_by)
+    specs = build_specs(partition_by)
     promoted = SCHEMA.promote("small", pa.int64())
-    assert next_spec(partition_by, promoted, specs).fields == specs[1].fields
+    assert build_next_spec(partition_by, promoted, specs).fields == specs[1].fields
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_promoted_source_of_a_bucket_changes_nothing(partition_by: str) -> Non
     ],
 )
 def test_result_types_are_exact(partition_by: str, kind: pa.DataType) -> None:
-    spec = next_spec(partition_by, SCHEMA, {})
+    spec = build_next_spec(partition_by, SCHEMA, {})
     assert spec.fields[0].result_type == kind
     spec.check(SCHEMA)
 
@@ -206,7 +206,7 @@ def test_result_types_are_exact(partition_by: str, kind: pa.DataType) -> None:
         ([expression("upper(col0)", ["country"], pa.string())], "field_id="),
         ("at.city", "field_id="),
         ("country, country", "'country' twice"),
-        ("country, identity(country) AS land", "'country' and 'land', which mean the same"),
+        ("country, identity(country) AS land", "'country' and 'land', which have the same meaning"),
         ("country, id AS country", "'country' for both country and id"),
         ("year(ts), year(ts)", "'ts_year' twice"),
     ],
@@ -214,13 +214,13 @@ def test_result_types_are_exact(partition_by: str, kind: pa.DataType) -> None:
 )
 def test_refusals_of_a_first_spec(partition_by: PartitionBy, message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
-        next_spec(partition_by, SCHEMA, {})
+        build_next_spec(partition_by, SCHEMA, {})
 
 
 @pytest.mark.parametrize(
     ("partition_by", "message"),
     [
-        ("id AS country", "'country' for id: it means country, and an id keeps its meaning"),
+        ("id AS country", "'country' for id: it means country, and a field id never changes its"),
         ("bucket(8, id) AS key", r"'key' for bucket\(8, id\): it means bucket\(16, id\)"),
         ("bucket(16, id) AS other", "'other': an earlier spec has the same field as 'key'"),
         ("country AS land", "'land': an earlier spec has the same field as 'country'"),
@@ -232,9 +232,9 @@ def test_refusals_of_a_first_spec(partition_by: PartitionBy, message: str) -> No
     ids=str,
 )
 def test_refusals_of_a_later_spec(partition_by: PartitionBy, message: str) -> None:
-    specs = evolved("country, bucket(16, id) AS key")
+    specs = build_specs("country, bucket(16, id) AS key")
     with pytest.raises(InvalidSpec, match=message):
-        next_spec(partition_by, SCHEMA, specs)
+        build_next_spec(partition_by, SCHEMA, specs)
 
 
 # --- stored specs --------------------------------------------------------------------------------
@@ -245,21 +245,21 @@ def test_no_specs_are_fine() -> None:
 
 
 def test_a_spec_under_another_number_is_refused() -> None:
-    spec = next_spec("country", SCHEMA, {})
-    with pytest.raises(InvalidSpec, match="partition_spec_v2 holds the spec 1"):
+    spec = build_next_spec("country", SCHEMA, {})
+    with pytest.raises(InvalidSpec, match="partition_spec_v2 holds spec 1"):
         check_specs({2: spec})
 
 
 def test_an_id_with_two_meanings_is_refused() -> None:
-    one = next_spec("country AS x", SCHEMA, {})
-    two = PartitionSpec(2, next_spec("id AS x", SCHEMA, {}).fields)
+    one = build_next_spec("country AS x", SCHEMA, {})
+    two = PartitionSpec(2, build_next_spec("id AS x", SCHEMA, {}).fields)
     with pytest.raises(InvalidSpec, match=r"'x'.*spec 2"):
         check_specs({1: one, 2: two})
 
 
 def test_an_id_with_two_meanings_in_one_spec_cannot_be_made() -> None:
-    one = next_spec("country AS x", SCHEMA, {}).fields[0]
-    two = next_spec("id AS x", SCHEMA, {}).fields[0]
+    one = build_next_spec("country AS x", SCHEMA, {}).fields[0]
+    two = build_next_spec("id AS x", SCHEMA, {}).fields[0]
     with pytest.raises(InvalidSpec, match="'x' twice"):
         PartitionSpec(1, (one, two))
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidPredicate
-from phalanx.model.predicates.binding import bind
-from phalanx.model.predicates.evaluation import matches
+from phalanx.model.predicates.binding import bind_predicate
+from phalanx.model.predicates.evaluation import match_rows
 from phalanx.model.predicates.rendering import to_datafusion
 from phalanx.model.schema.schema import Schema
-from phalanx.model.transforms.expression import checked
+from phalanx.model.transforms.expression import build_expression
 
 SCHEMA = Schema.of(
     pa.schema(
@@ -35,7 +35,7 @@ SCHEMA = Schema.of(
 
 
 def bound(where: str) -> str:
-    return to_datafusion(bind(where, SCHEMA))
+    return to_datafusion(bind_predicate(where, SCHEMA))
 
 
 @pytest.mark.parametrize(
@@ -106,25 +106,30 @@ def test_terms_of_other_digits_are_compared_exactly() -> None:
     rows = rows_of(
         wide=pa.array(wide, pa.decimal128(38, 0)), fine=pa.array(fine, pa.decimal128(38, 30))
     )
-    assert matches(bind("wide > fine", SCHEMA), rows).to_pylist() == [True, True, False, False]
-    assert matches(bind("NOT (wide = fine)", SCHEMA), rows).to_pylist() == [
+    assert match_rows(bind_predicate("wide > fine", SCHEMA), rows).to_pylist() == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert match_rows(bind_predicate("NOT (wide = fine)", SCHEMA), rows).to_pylist() == [
         *(True, True, False, False)
     ]
 
 
-def test_a_decimal_beside_a_float_is_compared_as_a_float() -> None:
+def test_a_decimal_is_compared_with_a_float_as_a_float() -> None:
     decimals = pa.array(
         [Decimal("99999.99"), Decimal("1.50"), Decimal("0.10")], pa.decimal128(9, 2)
     )
     rows = rows_of(d=decimals, f=pa.array([99999.99, float("nan"), 1e300]))
-    assert matches(bind("d = f", SCHEMA), rows).to_pylist() == [True, False, False]
-    assert matches(bind("d < f", SCHEMA), rows).to_pylist() == [False, True, True]
+    assert match_rows(bind_predicate("d = f", SCHEMA), rows).to_pylist() == [True, False, False]
+    assert match_rows(bind_predicate("d < f", SCHEMA), rows).to_pylist() == [False, True, True]
 
 
 @pytest.mark.parametrize("where", ["d = 'abc'", "i = '2.5'", "day = 'abc'", f"d < 0.{'1' * 80}"])
 def test_what_spells_no_value_is_refused(where: str) -> None:
     with pytest.raises(InvalidPredicate):
-        bind(where, SCHEMA)
+        bind_predicate(where, SCHEMA)
 
 
 def test_a_value_is_computed_only_where_it_is_needed() -> None:
@@ -134,12 +139,18 @@ def test_a_value_is_computed_only_where_it_is_needed() -> None:
         "CASE WHEN i = 0 THEN false ELSE 10 / i = 2 END",
         "NOT (i = 0 OR 10 / i <> 2)",
     ):
-        assert matches(bind(where, SCHEMA), rows).to_pylist() == [False, True, False], where
+        assert match_rows(bind_predicate(where, SCHEMA), rows).to_pylist() == [
+            False,
+            True,
+            False,
+        ], where
 
 
 def test_values_of_a_case_have_one_type() -> None:
     rows = rows_of(i=pa.array([1, 2, None]), single=pa.array([0.5, 3.0, 0.5], pa.float32()))
     where = "CASE WHEN i = 1 THEN 1 WHEN i = 2 THEN 2.5 ELSE 0 END >= single"
-    assert matches(bind(where, SCHEMA), rows).to_pylist() == [True, False, False]
-    expression = checked("CASE WHEN col0 > 1 THEN 0.5 ELSE 1 END", [pa.int64()], pa.float64())
+    assert match_rows(bind_predicate(where, SCHEMA), rows).to_pylist() == [True, False, False]
+    expression = build_expression(
+        "CASE WHEN col0 > 1 THEN 0.5 ELSE 1 END", [pa.int64()], pa.float64()
+    )
     assert expression.apply(pa.array([1, 2, None])).to_pylist() == [1.0, 0.5, 1.0]

@@ -11,11 +11,11 @@ import pytest
 
 from phalanx.errors import InvalidSpec, SchemaMismatch
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import bucket, expression, multi_bucket
 from phalanx.model.transforms.buckets import Bucket, MultiBucket
 from phalanx.model.transforms.calendar_parts import Day, Hour, Month, Year
-from phalanx.model.transforms.expression import Expression, checked, parsed
+from phalanx.model.transforms.expression import Expression, build_expression, read_expression
 from phalanx.model.transforms.transform import IDENTITY, Transform
 from phalanx.model.transforms.truncate import Truncate
 
@@ -25,7 +25,7 @@ MOMENT, PARIS = pa.timestamp("us"), pa.timestamp("us", "Europe/Paris")
 
 def values(sql: str, result: pa.DataType, *columns: pa.Array) -> list[Any]:
     """What the expression gives for the columns, after every check; its type must be exact."""
-    derivation = checked(sql, [column.type for column in columns], result)
+    derivation = build_expression(sql, [column.type for column in columns], result)
     found = derivation.apply(*columns)
     assert found.type == result
     return list(found.to_pylist())
@@ -55,8 +55,10 @@ def values(sql: str, result: pa.DataType, *columns: pa.Array) -> list[Any]:
     ],
 )
 def test_what_depends_on_more_than_the_row_is_refused_by_name(sql: str, named: str) -> None:
-    with pytest.raises(InvalidSpec, match="depends on more than the row") as refused:
-        parsed(sql, 1, INT)
+    with pytest.raises(
+        InvalidSpec, match="is volatile, and a partition must depend on the row only"
+    ) as refused:
+        read_expression(sql, 1, INT)
     assert f"{named}()" in str(refused.value)
     assert repr(sql) in str(refused.value)
 
@@ -82,7 +84,7 @@ def test_what_depends_on_more_than_the_row_is_refused_by_name(sql: str, named: s
 )
 def test_what_is_no_value_of_one_row_is_refused_by_name(sql: str, named: str) -> None:
     with pytest.raises(InvalidSpec, match=named) as refused:
-        checked(sql, [INT], INT)
+        build_expression(sql, [INT], INT)
     assert "not a value of one row" in str(refused.value)
 
 
@@ -103,13 +105,13 @@ def test_what_is_no_value_of_one_row_is_refused_by_name(sql: str, named: str) ->
 )
 def test_text_that_is_no_expression_is_refused(sql: str, why: str) -> None:
     with pytest.raises(InvalidSpec, match=why):
-        checked(sql, [INT], INT)
+        build_expression(sql, [INT], INT)
 
 
 @pytest.mark.parametrize("text", [None, 5, b"col0", ["col0"]], ids=repr)
 def test_what_is_no_text_is_refused(text: Any) -> None:
     with pytest.raises(InvalidSpec, match="expected SQL text"):
-        parsed(text, 1, INT)
+        read_expression(text, 1, INT)
 
 
 # --- (3) type-promotion resistant ----------------------------------------------------------------
@@ -130,13 +132,13 @@ def test_values_that_depend_on_the_width_are_refused_with_an_example(
     sql: str, source: pa.DataType, result: pa.DataType, example: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=example) as refused:
-        checked(sql, [source], result)
+        build_expression(sql, [source], result)
     assert "equal numbers must fall in one partition" in str(refused.value)
 
 
 def test_every_source_is_tried_in_its_widths() -> None:
     with pytest.raises(InvalidSpec, match="as int32 gives aInt32 but as int8 gives aInt8"):
-        checked("col0 || arrow_typeof(col1)", [TEXT, pa.int32()], TEXT)
+        build_expression("col0 || arrow_typeof(col1)", [TEXT, pa.int32()], TEXT)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_every_source_is_tried_in_its_widths() -> None:
 def test_values_that_do_not_depend_on_the_width_are_fine(
     sql: str, source: pa.DataType, result: pa.DataType
 ) -> None:
-    assert isinstance(checked(sql, [source], result), Expression)
+    assert isinstance(build_expression(sql, [source], result), Expression)
 
 
 # --- (4) column removal resistant ----------------------------------------------------------------
@@ -166,7 +168,7 @@ def test_values_that_do_not_depend_on_the_width_are_fine(
 def test_a_source_that_is_gone_counts_as_null() -> None:
     schema = Schema.of(pa.schema([("a", TEXT), ("b", TEXT)]))
     both = "coalesce(col0, 'none') || coalesce(col1, '-')"
-    spec = next_spec(
+    spec = build_next_spec(
         [
             expression(both, ["a", "b"], TEXT, field_id="x"),
             expression("upper(col0)", ["a"], TEXT, field_id="up"),
@@ -177,7 +179,7 @@ def test_a_source_that_is_gone_counts_as_null() -> None:
         schema,
         {},
     )
-    found = spec.partition_values(pa.table({"b": ["1", None]}), schema.drop("a"))
+    found = spec.compute_partition_values(pa.table({"b": ["1", None]}), schema.drop("a"))
     assert found.schema == pa.schema([(f.field_id, f.result_type) for f in spec.fields])
     assert found.to_pylist() == [
         {
@@ -214,7 +216,7 @@ def test_null_has_a_defined_value(
 
 def test_an_expression_that_fails_for_null_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="fails for NULL"):
-        checked("CAST(coalesce(col0, 'x') AS BIGINT)", [TEXT], INT)
+        build_expression("CAST(coalesce(col0, 'x') AS BIGINT)", [TEXT], INT)
 
 
 # --- (6) consistent with the result type ---------------------------------------------------------
@@ -236,7 +238,7 @@ def test_another_kind_of_result_is_refused(
     sql: str, source: pa.DataType, result: pa.DataType
 ) -> None:
     with pytest.raises(InvalidSpec, match="declared") as refused:
-        checked(sql, [source], result)
+        build_expression(sql, [source], result)
     assert str(result) in str(refused.value)
 
 
@@ -247,7 +249,7 @@ def test_another_kind_of_result_is_refused(
 )
 def test_a_result_that_is_no_partition_value_is_refused(result: pa.DataType) -> None:
     with pytest.raises(InvalidSpec, match="cannot be a partition value"):
-        checked("upper(col0)", [TEXT], result)
+        build_expression("upper(col0)", [TEXT], result)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,7 @@ def test_the_result_has_exactly_the_declared_type(
 def test_a_row_that_does_not_fit_is_a_mismatch(
     sql: str, column: pa.Array, result: pa.DataType, why: str
 ) -> None:
-    derivation = checked(sql, [column.type], result)
+    derivation = build_expression(sql, [column.type], result)
     with pytest.raises(SchemaMismatch, match=why) as refused:
         derivation.apply(column)
     assert repr(sql) in str(refused.value)
@@ -291,7 +293,7 @@ def test_a_row_that_does_not_fit_is_a_mismatch(
 
 def test_floats_come_in_one_form() -> None:
     column = pa.array([-0.0, float("nan"), -float("nan")])
-    found = checked("col0 + 0.0 * col0", [pa.float64()], pa.float64()).apply(column)
+    found = build_expression("col0 + 0.0 * col0", [pa.float64()], pa.float64()).apply(column)
     assert [struct.pack(">d", value) for value in found.to_pylist()] == [
         struct.pack(">d", 0.0),
         bytes.fromhex("7ff8000000000000"),
@@ -369,7 +371,7 @@ def test_hashes_of_what_cannot_be_hashed_are_refused(
     sql: str, sources: list[pa.DataType], why: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=why):
-        checked(sql, sources, pa.int32())
+        build_expression(sql, sources, pa.int32())
 
 
 # --- well-known transforms -----------------------------------------------------------------------
@@ -396,8 +398,8 @@ def test_hashes_of_what_cannot_be_hashed_are_refused(
 def test_a_well_known_transform_is_recognised(
     sql: str, sources: list[pa.DataType], result: pa.DataType, known: Transform
 ) -> None:
-    assert checked(sql, sources, result) == known
-    assert parsed(sql, len(sources), result) == known
+    assert build_expression(sql, sources, result) == known
+    assert read_expression(sql, len(sources), result) == known
 
 
 @pytest.mark.parametrize(
@@ -419,7 +421,7 @@ def test_a_well_known_transform_is_recognised(
 def test_what_only_looks_like_one_stays_an_expression(
     sql: str, sources: list[pa.DataType], result: pa.DataType
 ) -> None:
-    found = checked(sql, sources, result)
+    found = build_expression(sql, sources, result)
     assert isinstance(found, Expression)
     assert found.sql(*sources) == sql
 
@@ -439,7 +441,7 @@ def test_a_well_known_transform_keeps_its_own_rules(
     sql: str, sources: list[pa.DataType], result: pa.DataType, why: str
 ) -> None:
     with pytest.raises(InvalidSpec, match=why):
-        checked(sql, sources, result)
+        build_expression(sql, sources, result)
 
 
 @pytest.mark.parametrize(
@@ -450,7 +452,7 @@ def test_the_form_for_text_is_no_truncate_of_numbers_nor_the_other_way_round(
     sql: str, source: pa.DataType
 ) -> None:
     with pytest.raises(InvalidSpec):
-        checked(sql, [source], source)
+        build_expression(sql, [source], source)
 
 
 @pytest.mark.parametrize("sql", ["col0", "date_part('year', col0)", "left(col0, 4)"])
@@ -458,36 +460,36 @@ def test_a_well_known_transform_with_a_source_too_many_is_refused(sql: str) -> N
     kind = MOMENT if "year" in sql else TEXT
     result = pa.int32() if "year" in sql else TEXT
     with pytest.raises(InvalidSpec):
-        checked(sql, [kind, INT], result)
+        build_expression(sql, [kind, INT], result)
 
 
 # --- identity of expressions ---------------------------------------------------------------------
 
 
 def test_expressions_are_equal_if_they_parse_to_the_same() -> None:
-    one, two = (checked(sql, [TEXT], TEXT) for sql in ("upper(col0)", " UPPER( COL0 ) "))
+    one, two = (build_expression(sql, [TEXT], TEXT) for sql in ("upper(col0)", " UPPER( COL0 ) "))
     assert one == two
     assert hash(one) == hash(two)
-    assert one != checked("lower(col0)", [TEXT], TEXT)
-    assert one != checked("upper(col0)", [TEXT], pa.large_string())
+    assert one != build_expression("lower(col0)", [TEXT], TEXT)
+    assert one != build_expression("upper(col0)", [TEXT], pa.large_string())
 
 
 def test_an_expression_survives_a_copy() -> None:
-    made = checked("coalesce(upper(col0), '~')", [TEXT], TEXT)
+    made = build_expression("coalesce(upper(col0), '~')", [TEXT], TEXT)
     copied = pickle.loads(pickle.dumps(made))
     assert copied == made
     assert copied.apply(pa.array(["a", None])).to_pylist() == ["A", "~"]
 
 
 def test_labels_show_the_text_and_the_columns() -> None:
-    made = checked("col0 || col1", [TEXT, TEXT], TEXT)
+    made = build_expression("col0 || col1", [TEXT, TEXT], TEXT)
     assert made.label("a", "b") == "expression('col0 || col1', a, b)"
 
 
 def test_sources_are_widened_together_too() -> None:
     """A sum that overflows only when both of its columns are large depends on their width."""
     with pytest.raises(InvalidSpec, match="equal numbers must fall in one partition"):
-        checked("abs(murmur3(col0 + col1)) % 4 + 1", [pa.int32(), pa.int32()], pa.int64())
+        build_expression("abs(murmur3(col0 + col1)) % 4 + 1", [pa.int32(), pa.int32()], pa.int64())
 
 
 # --- long and deep expressions -------------------------------------------------------------------
@@ -502,8 +504,8 @@ def test_a_long_sum_is_taken() -> None:
     "sql", ["col0" + " + 1" * 1500, "col0" + " + 1" * 300, "upper(" * 200 + "col0" + ")" * 200]
 )
 def test_an_expression_too_long_or_too_deep_is_refused(sql: str) -> None:
-    with pytest.raises(InvalidSpec, match=r"levels of operators|follow each other"):
-        parsed(sql, 1, INT)
+    with pytest.raises(InvalidSpec, match=r"levels of operators|it has a chain of more than"):
+        read_expression(sql, 1, INT)
 
 
 # --- what a stored spec can hold -----------------------------------------------------------------
@@ -520,8 +522,8 @@ def test_an_expression_too_long_or_too_deep_is_refused(sql: str) -> None:
 def test_a_result_type_that_cannot_be_stored_is_refused(
     sql: str, source: pa.DataType, result: pa.DataType
 ) -> None:
-    with pytest.raises(InvalidSpec, match="has no name in a stored spec"):
-        checked(sql, [source], result)
+    with pytest.raises(InvalidSpec, match="cannot be stored in a spec"):
+        build_expression(sql, [source], result)
 
 
 @pytest.mark.parametrize("kind", [pa.decimal32(7, 2), pa.decimal64(12, 2)])
@@ -533,14 +535,14 @@ def test_fractions_show_that_a_decimal_depends_on_its_width(
     sql: str, result: pa.DataType, kind: pa.DataType
 ) -> None:
     with pytest.raises(InvalidSpec, match="equal numbers must fall in one partition"):
-        checked(sql, [kind], result)
+        build_expression(sql, [kind], result)
 
 
 @pytest.mark.parametrize(
     ("sql", "result"), [("col0 * 2", pa.decimal128(38, 2)), ("round(col0)", pa.decimal128(12, 2))]
 )
 def test_a_wide_decimal_is_not_tried_in_a_narrower_one(sql: str, result: pa.DataType) -> None:
-    assert isinstance(checked(sql, [pa.decimal128(12, 2)], result), Expression)
+    assert isinstance(build_expression(sql, [pa.decimal128(12, 2)], result), Expression)
 
 
 @pytest.mark.parametrize(
@@ -554,8 +556,8 @@ def test_a_wide_decimal_is_not_tried_in_a_narrower_one(sql: str, result: pa.Data
         ("col0 - (col0 % 3)", TEXT, None),
     ],
 )
-def test_a_form_of_truncate_is_told_by_its_result_type(
+def test_a_form_of_truncate_is_recognized_by_its_result_type(
     sql: str, result: pa.DataType, known: Transform | None
 ) -> None:
-    found = parsed(sql, 1, result)
+    found = read_expression(sql, 1, result)
     assert found == known if known is not None else isinstance(found, Expression)

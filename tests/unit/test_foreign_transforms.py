@@ -1,4 +1,4 @@
-"""Transforms of Iceberg and DuckLake: their values, and that they are never taken for ours."""
+"""Transforms of Iceberg and DuckLake: their values, and that they never equal Phalanx's own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.predicates.binding import bind
-from phalanx.model.predicates.rendering import summary
+from phalanx.model.predicates.binding import bind_predicate
+from phalanx.model.predicates.rendering import summarize
 from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.spec import PartitionField, PartitionSpec
 from phalanx.model.transforms.buckets import Bucket
@@ -23,7 +23,7 @@ from phalanx.model.transforms.epoch_parts import (
     EpochPart,
     EpochYear,
 )
-from phalanx.model.transforms.foreign import nearest
+from phalanx.model.transforms.foreign import find_closest_transforms
 from phalanx.model.transforms.masked_buckets import MaskedBucket
 from phalanx.model.transforms.transform import IDENTITY
 from phalanx.planning.pruning.projection import project_on_spec
@@ -75,19 +75,19 @@ def test_a_masked_bucket_takes_the_low_31_bits(
 
 def test_masked_buckets_and_buckets_are_never_the_same() -> None:
     assert MaskedBucket(16) != Bucket(16)
-    assert MaskedBucket(16).reduction(Bucket(16), pa.int64()) is None
-    assert Bucket(16).reduction(MaskedBucket(16), pa.int64()) is None
-    assert MaskedBucket(16).reduction(MaskedBucket(16), pa.int64()) == IDENTITY
+    assert MaskedBucket(16).find_reduction(Bucket(16), pa.int64()) is None
+    assert Bucket(16).find_reduction(MaskedBucket(16), pa.int64()) is None
+    assert MaskedBucket(16).find_reduction(MaskedBucket(16), pa.int64()) == IDENTITY
     numbers = pa.array(range(1000), pa.int64())
     assert not MaskedBucket(16).apply(numbers).equals(Bucket(16).apply(numbers))
 
 
 def test_what_is_nearest_in_the_format() -> None:
-    days = nearest(EpochDay(pa.int32()), pa.date32())
+    days = find_closest_transforms(EpochDay(pa.int32()), pa.date32())
     assert (days.transforms, days.exact) == (DATE_CHAIN[:3], True)
-    buckets = nearest(MaskedBucket(8), pa.int64())
+    buckets = find_closest_transforms(MaskedBucket(8), pa.int64())
     assert (buckets.transforms, buckets.exact) == ((Bucket(8),), False)
-    own = nearest(Bucket(8), pa.int64())
+    own = find_closest_transforms(Bucket(8), pa.int64())
     assert (own.transforms, own.exact) == ((Bucket(8),), True)
 
 
@@ -102,13 +102,13 @@ def test_ranges_and_equality_are_projected_on_them() -> None:
     schema = Schema.of(pa.schema([("ts", pa.timestamp("us")), ("id", pa.int64())]))
     day = PartitionField("ts_day", (0,), EpochDay(pa.int32()), pa.int32())
     bucket = PartitionField("id_bucket", (1,), MaskedBucket(16), pa.int32())
-    where = bind("ts >= '2017-11-16' AND ts < '2017-11-17' AND id = 34", schema)
+    where = bind_predicate("ts >= '2017-11-16' AND ts < '2017-11-17' AND id = 34", schema)
     found = project_on_spec(where, PartitionSpec(0, (day, bucket)), schema)
     number = (mmh3.hash((34).to_bytes(8, "little")) & 0x7FFFFFFF) % 16
     for part in ("ts_day >= 17486", "ts_day <= 17486", f"id_bucket = {number}"):
-        assert part in summary(found.filter)
-    assert "id = 34" in summary(found.residual)
-    assert "ts" not in summary(found.residual)
+        assert part in summarize(found.filter)
+    assert "id = 34" in summarize(found.residual)
+    assert "ts" not in summarize(found.residual)
 
 
 def test_an_hour_needs_a_timestamp() -> None:

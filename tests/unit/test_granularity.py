@@ -9,10 +9,10 @@ import pytest
 
 import phalanx
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import PartitionBy
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.planning.spec_suggestions import coarser, finer
+from phalanx.planning.spec_suggestions import suggest_coarser_spec, suggest_finer_spec
 
 SCHEMA = Schema.of(
     pa.schema(
@@ -32,7 +32,7 @@ EXPRESSION = phalanx.expression("col0 % 3", ["id"], pa.int64(), field_id="rest")
 
 
 def specs(partition_by: PartitionBy) -> Mapping[int, PartitionSpec]:
-    return {1: next_spec(partition_by, SCHEMA, {})}
+    return {1: build_next_spec(partition_by, SCHEMA, {})}
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def specs(partition_by: PartitionBy) -> Mapping[int, PartitionSpec]:
     ],
 )
 def test_coarser(partition_by: PartitionBy, fewer: int, expected: str | None) -> None:
-    found = coarser(specs(partition_by), SCHEMA, fewer)
+    found = suggest_coarser_spec(specs(partition_by), SCHEMA, fewer)
     assert found == expected
     if found is not None:
-        made = next_spec(found, SCHEMA, specs(partition_by))
+        made = build_next_spec(found, SCHEMA, specs(partition_by))
         assert made.fields != specs(partition_by)[1].fields
 
 
@@ -79,7 +79,7 @@ def test_coarser(partition_by: PartitionBy, fewer: int, expected: str | None) ->
     ],
 )
 def test_finer(partition_by: PartitionBy, parts: int, expected: str | None) -> None:
-    found = finer(specs(partition_by), SCHEMA, parts)
+    found = suggest_finer_spec(specs(partition_by), SCHEMA, parts)
     assert found == expected
     if found is not None:
-        next_spec(found, SCHEMA, specs(partition_by))
+        build_next_spec(found, SCHEMA, specs(partition_by))

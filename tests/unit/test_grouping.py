@@ -1,4 +1,4 @@
-"""Rows with equal values, however many of them are looked for."""
+"""Rows with equal values, for any number of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phalanx.model.schema.grouping import positions
+from phalanx.model.schema.grouping import find_positions
 
 VALUES: dict[pa.DataType, list[Any]] = {
     pa.int64(): [3, None, -7],
@@ -37,7 +37,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 @pytest.mark.parametrize("extra", [0, 1000])
 def test_rows_are_found_among_few_and_among_many(kind: pa.DataType, extra: int) -> None:
-    """Many others make the search go another way; the places must be the same."""
+    """Many other values change the search method; the positions must be the same."""
     values = VALUES[kind]
     count = len(values)
     sought = pa.table({"i": pa.array([5] * count), "v": pa.array(values, kind)})
@@ -46,6 +46,6 @@ def test_rows_are_found_among_few_and_among_many(kind: pa.DataType, extra: int) 
     )
     among = pa.concat_tables([others, sought.slice(1), sought.slice(0, 1)])
     last = extra + count - 1
-    assert positions(sought, among).tolist() == [last, *range(extra, last)]
-    assert positions(sought, among.slice(0, last)).tolist() == [-1, *range(extra, last)]
-    assert positions(sought.slice(0, 0), among).tolist() == []
+    assert find_positions(sought, among).tolist() == [last, *range(extra, last)]
+    assert find_positions(sought, among.slice(0, last)).tolist() == [-1, *range(extra, last)]
+    assert find_positions(sought.slice(0, 0), among).tolist() == []

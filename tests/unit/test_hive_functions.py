@@ -1,4 +1,4 @@
-"""`bucket` and `hash` of the Hive-style layout, beside independent arithmetic."""
+"""`bucket` and `hash` of the Hive-style layout, compared with independent arithmetic."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.predicates.predicate import FALSE, TRUE, Compare, In, Leaf, Predicate
+from phalanx.model.predicates.predicate import FALSE, TRUE, AtomicPredicate, Compare, In, Predicate
 from phalanx.model.predicates.rendering import to_datafusion
 from phalanx.model.sql import engine
 from phalanx.model.sql.syntax import Column
 from phalanx.model.transforms.buckets import Bucket
-from phalanx.model.transforms.expression import checked
+from phalanx.model.transforms.expression import build_expression
 from phalanx.model.transforms.hive import HiveBucket, HiveHash, HiveTruncate
 from phalanx.model.transforms.transform import IDENTITY, Transform
 from phalanx.model.transforms.truncate import Truncate
 
 
-def encoded(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
     """The bytes of a value as the docstring of `HiveHash` has them."""
     if isinstance(value, str):
         return value.encode()
@@ -38,7 +38,7 @@ def encoded(value: Any) -> bytes:
         if item is None:
             found += struct.pack("<i", -1)
         else:
-            found += struct.pack("<i", len(encoded(item))) + encoded(item)
+            found += struct.pack("<i", len(encode(item))) + encode(item)
     return found
 
 
@@ -76,7 +76,7 @@ def test_a_known_bucket() -> None:
     ],
 )
 def test_hashes(kind: pa.DataType, values: list[Any]) -> None:
-    expected = [None if value is None else hexadecimal(encoded(value)) for value in values]
+    expected = [None if value is None else hexadecimal(encode(value)) for value in values]
     array = pa.array(values, kind)
     found = HiveHash().apply(array)
     assert found.type == HiveHash().result_type(kind) == pa.string()
@@ -89,7 +89,7 @@ def test_hashes(kind: pa.DataType, values: list[Any]) -> None:
 def test_a_map_is_a_list_of_pairs() -> None:
     pairs = pa.array([[("x", 1), ("y", None)], None], pa.map_(pa.string(), pa.int64()))
     assert HiveHash().apply(pairs).to_pylist() == [
-        hexadecimal(encoded([{"key": "x", "value": 1}, {"key": "y", "value": None}])),
+        hexadecimal(encode([{"key": "x", "value": 1}, {"key": "y", "value": None}])),
         None,
     ]
 
@@ -120,18 +120,18 @@ def test_no_other_bucket_is_taken_for_ours(other: Transform) -> None:
     ours = HiveBucket(16)
     assert ours != other
     assert hash((1, ours)) != hash((1, other)) or ours != other
-    assert ours.reduction(other, pa.string()) is None
+    assert ours.find_reduction(other, pa.string()) is None
     if other != IDENTITY:
-        assert other.reduction(ours, pa.string()) is None
+        assert other.find_reduction(ours, pa.string()) is None
 
 
 def test_buckets_reduce_to_coarser_ones() -> None:
     values = pa.array([f"{number}" for number in range(50)])
     fine, coarse = HiveBucket(12), HiveBucket(4)
-    reduction = fine.reduction(coarse, pa.string())
+    reduction = fine.find_reduction(coarse, pa.string())
     assert reduction is not None
     assert reduction.apply(fine.apply(values)).equals(coarse.apply(values))
-    assert fine.reduction(HiveBucket(8), pa.string()) is None
+    assert fine.find_reduction(HiveBucket(8), pa.string()) is None
 
 
 @pytest.mark.parametrize("transform", [HiveBucket(7), HiveHash()])
@@ -146,7 +146,7 @@ def test_buckets_reduce_to_coarser_ones() -> None:
 def test_the_expression_says_the_same(transform: Transform, values: pa.Array) -> None:
     """An upgraded table keeps every row where it is."""
     result = transform.result_type(values.type)
-    expression = checked(transform.sql(values.type), [values.type], result)
+    expression = build_expression(transform.sql(values.type), [values.type], result)
     assert not isinstance(expression, Bucket)
     assert expression.apply(values).equals(transform.apply(values))
 
@@ -171,7 +171,7 @@ def test_numbers_below_zero_are_looked_for_in_both_places(width: int) -> None:
     downward = [(number - number % width + 128) % 256 - 128 for number in numbers]
     assert transform.apply(pa.array(numbers, kind)).to_pylist() == toward_zero
     for value in (-128, -127, -100, -11, -10, -9, -1, 0, 1, 9, 10, 99, 126, 127):
-        conditions: dict[str, Leaf] = {"=": In(Column(("i",)), pa.array([value], kind))}
+        conditions: dict[str, AtomicPredicate] = {"=": In(Column(("i",)), pa.array([value], kind))}
         for sign in ("<", "<=", ">", ">="):
             conditions[sign] = Compare(Column(("i",)), sign, pa.scalar(value, kind))
         for sign, condition in conditions.items():
@@ -194,6 +194,6 @@ def may_hold_values(found: Predicate, target: Column, stored: list[int]) -> list
 def test_truncated_numbers_of_the_draft_are_never_joined_by_their_partitions() -> None:
     kind = pa.int64()
     for other in (HiveTruncate(10), Truncate(10)):
-        assert HiveTruncate(10).reduction(other, kind) is None
-        assert other.reduction(HiveTruncate(10), kind) is None
-    assert IDENTITY.reduction(HiveTruncate(10), kind) is None
+        assert HiveTruncate(10).find_reduction(other, kind) is None
+        assert other.find_reduction(HiveTruncate(10), kind) is None
+    assert IDENTITY.find_reduction(HiveTruncate(10), kind) is None

@@ -13,11 +13,11 @@ from phalanx.errors import InvalidSchema, InvalidSpec, NotPartitioned
 from phalanx.model.schema import arrow_json
 from phalanx.model.schema.arrow_ipc_json import schema_from_any_json
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.hive_properties import (
-    IS_PARTITIONED,
-    PARTITION_COLUMNS,
-    SCHEMA,
+    HIVE_IS_PARTITIONED,
+    HIVE_PARTITION_COLUMNS,
+    HIVE_SCHEMA,
     HiveProperties,
 )
 from phalanx.model.transforms.calendar_parts import Hour
@@ -38,12 +38,12 @@ COLUMNS = pa.schema(
 
 def read(*columns: dict[str, Any], **others: Any) -> HiveProperties:
     stated = {
-        IS_PARTITIONED: "true",
-        PARTITION_COLUMNS: json.dumps(columns),
-        SCHEMA: json.dumps(arrow_json.schema_to_json(COLUMNS)),
+        HIVE_IS_PARTITIONED: "true",
+        HIVE_PARTITION_COLUMNS: json.dumps(columns),
+        HIVE_SCHEMA: json.dumps(arrow_json.schema_to_json(COLUMNS)),
         **others,
     }
-    return HiveProperties.read(stated, "root")
+    return HiveProperties.from_properties(stated, "root")
 
 
 def test_the_example_of_the_draft() -> None:
@@ -55,9 +55,9 @@ def test_the_example_of_the_draft() -> None:
     assert [field.derivation for field in found.spec.fields] == [IDENTITY, HiveBucket(100)]
     assert found.path_columns == {"event_date": "event_date"}
     assert found.schema.names == tuple(COLUMNS.names)
-    assert found.stored.names == ("tenant_id", "ts", "tags", "i", "x")
+    assert found.leaf_schema.names == ("tenant_id", "ts", "tags", "i", "x")
     # As Lance numbers them in a leaf.
-    assert found.stored.ids == tuple(range(6))
+    assert found.leaf_schema.ids == tuple(range(6))
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_names_that_collide_are_refused() -> None:
 @pytest.mark.parametrize(
     ("others", "words"),
     [
-        ({IS_PARTITIONED: "false"}, IS_PARTITIONED),
-        ({SCHEMA: None}, SCHEMA),
-        ({PARTITION_COLUMNS: None}, PARTITION_COLUMNS),
+        ({HIVE_IS_PARTITIONED: "false"}, HIVE_IS_PARTITIONED),
+        ({HIVE_SCHEMA: None}, HIVE_SCHEMA),
+        ({HIVE_PARTITION_COLUMNS: None}, HIVE_PARTITION_COLUMNS),
     ],
 )
 def test_missing_properties(others: dict[str, Any], words: str) -> None:
@@ -139,26 +139,26 @@ def test_missing_properties(others: dict[str, Any], words: str) -> None:
 
 def test_broken_json() -> None:
     with pytest.raises(InvalidSpec, match="expected JSON"):
-        read(**{PARTITION_COLUMNS: "[{"})
+        read(**{HIVE_PARTITION_COLUMNS: "[{"})
     with pytest.raises(InvalidSpec, match="expected a list"):
-        read(**{PARTITION_COLUMNS: "{}"})
+        read(**{HIVE_PARTITION_COLUMNS: "{}"})
     with pytest.raises(InvalidSchema, match="expected"):
-        read({"name": "i"}, **{SCHEMA: "[]"})
+        read({"name": "i"}, **{HIVE_SCHEMA: "[]"})
 
 
 def test_what_is_written_is_read_back() -> None:
     text = "event_date, bucket(4, tenant_id), year(ts), truncate(10, i), hash(tags)"
     made = HiveProperties.of(COLUMNS, text)
     stated = made.to_properties()
-    assert HiveProperties.read(stated, "root") == made
-    columns = json.loads(stated[PARTITION_COLUMNS])
+    assert HiveProperties.from_properties(stated, "root") == made
+    columns = json.loads(stated[HIVE_PARTITION_COLUMNS])
     assert columns[1] == {
         "name": "tenant_id",
         "function": "bucket",
         "properties": {"num_buckets": "4"},
     }
     assert columns[3]["function"] == "truncate(10)"
-    fields = json.loads(stated[SCHEMA])["fields"]
+    fields = json.loads(stated[HIVE_SCHEMA])["fields"]
     assert fields[2]["type"] == {"name": "timestamp", "unit": "MICROSECOND", "timezone": "UTC"}
 
 
@@ -185,12 +185,12 @@ def test_some_column_must_be_left_to_store() -> None:
 def test_a_column_may_be_in_the_path_and_a_source() -> None:
     made = HiveProperties.of(COLUMNS, "ts, year(ts)")
     assert made.path_columns == {"ts": "ts"}
-    assert "ts" not in made.stored.names
+    assert "ts" not in made.leaf_schema.names
 
 
 def test_only_the_hive_layout_has_hash() -> None:
     with pytest.raises(InvalidSpec, match="only the hive layout"):
-        next_spec("hash(i)", Schema.of(COLUMNS), {})
+        build_next_spec("hash(i)", Schema.of(COLUMNS), {})
 
 
 def test_json_as_arrow_documents_it() -> None:

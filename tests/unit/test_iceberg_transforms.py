@@ -12,11 +12,11 @@ import pytest
 
 from phalanx.errors import InvalidSpec, PhalanxError
 from phalanx.model.murmur3 import murmur3
-from phalanx.model.predicates.binding import bind
-from phalanx.model.predicates.rendering import summary
+from phalanx.model.predicates.binding import bind_predicate
+from phalanx.model.predicates.rendering import summarize
 from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.spec import PartitionField, PartitionSpec
-from phalanx.model.transforms.foreign import nearest
+from phalanx.model.transforms.foreign import find_closest_transforms
 from phalanx.model.transforms.iceberg import IcebergTruncate, Unevaluable, Void
 from phalanx.model.transforms.masked_buckets import MaskedBucket
 from phalanx.model.transforms.truncate import Truncate
@@ -70,13 +70,13 @@ def test_the_multiple_below_the_least_integer_wraps_around_and_is_found() -> Non
     spec = PartitionSpec(0, (field,))
     least = pa.table({"i": pa.array([-(2**31)], pa.int32())})
     # As Java has it: -2147483650 in 32 bits.
-    assert spec.partition_values(least, schema).column(0).to_pylist() == [2147483646]
-    filter = project_on_spec(bind("i < 5", schema), spec, schema).filter
-    assert summary(filter) == (
+    assert spec.compute_partition_values(least, schema).column(0).to_pylist() == [2147483646]
+    filter = project_on_spec(bind_predicate("i < 5", schema), spec, schema).filter
+    assert summarize(filter) == (
         "partition_field_i_trunc <= 0 OR partition_field_i_trunc > 2147483637"
     )
-    above = project_on_spec(bind("i > 5", schema), spec, schema).filter
-    assert summary(above) == "partition_field_i_trunc >= 0"
+    above = project_on_spec(bind_predicate("i > 5", schema), spec, schema).filter
+    assert summarize(above) == "partition_field_i_trunc >= 0"
 
 
 def test_decimals_floor_past_the_digits_of_their_type() -> None:
@@ -96,11 +96,11 @@ def test_void_and_unknown_fields_prune_nothing(derivation: Any, where: str) -> N
     schema = Schema.of(pa.schema([("i", pa.int64())]))
     kind = derivation.result_type(pa.int64())
     spec = PartitionSpec(0, (PartitionField("p", (0,), derivation, kind),))
-    found = project_on_spec(bind(where, schema), spec, schema)
+    found = project_on_spec(bind_predicate(where, schema), spec, schema)
     # Every file of void has NULL there.
-    assert summary(found.filter) in ("true", "partition_field_p IS NULL")
+    assert summarize(found.filter) in ("true", "partition_field_p IS NULL")
     if isinstance(derivation, Unevaluable):
-        assert summary(found.filter) == "true"
+        assert summarize(found.filter) == "true"
         assert "zorder cannot be evaluated" in found.reasons[0].why
 
 
@@ -114,14 +114,16 @@ def test_an_unknown_transform_evaluates_nothing() -> None:
         Unevaluable(1000, "zorder", "nobody knows it", pa.string()).apply(pa.array([1]))
 
 
-def test_what_stands_for_truncate_in_the_format() -> None:
-    texts = nearest(IcebergTruncate(3), pa.string())
+def test_what_replaces_truncate_in_the_format() -> None:
+    texts = find_closest_transforms(IcebergTruncate(3), pa.string())
     assert texts.exact
     assert texts.transforms == (Truncate(3),)
-    numbers = nearest(IcebergTruncate(10), pa.int64())
+    numbers = find_closest_transforms(IcebergTruncate(10), pa.int64())
     assert not numbers.exact
     assert numbers.transforms == (Truncate(10),)
-    assert nearest(IcebergTruncate(10), pa.binary()).transforms == ()
-    assert nearest(IcebergTruncate(500), pa.decimal128(9, 2)).transforms == (Truncate(5),)
-    assert nearest(IcebergTruncate(50), pa.decimal128(9, 2)).transforms == ()
-    assert nearest(Void(1000), pa.int64()).transforms == ()
+    assert find_closest_transforms(IcebergTruncate(10), pa.binary()).transforms == ()
+    assert find_closest_transforms(IcebergTruncate(500), pa.decimal128(9, 2)).transforms == (
+        Truncate(5),
+    )
+    assert find_closest_transforms(IcebergTruncate(50), pa.decimal128(9, 2)).transforms == ()
+    assert find_closest_transforms(Void(1000), pa.int64()).transforms == ()

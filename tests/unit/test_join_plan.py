@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phalanx.errors import PhalanxError, SchemaMismatch
+from phalanx.errors import InvalidArgument, PhalanxError, SchemaMismatch
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import (
     bucket,
     day,
@@ -24,11 +24,11 @@ from phalanx.model.specs.partition_by import (
 )
 from phalanx.model.specs.partition_key import PartitionKey
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.planning.join_cuts import JoinTask, Piece
-from phalanx.planning.joins.keys import On, comparable, join_keys
-from phalanx.planning.joins.kinds import HOWS, how_of
-from phalanx.planning.joins.leaves import Fragment, JoinedTable, JoinLeaf, SpecLeaves
-from phalanx.planning.joins.plan import JoinPlan, planned
+from phalanx.planning.joins.execution import JoinTask, LeafPiece
+from phalanx.planning.joins.keys import JoinOn, resolve_join_keys, to_comparable
+from phalanx.planning.joins.kinds import JOIN_HOWS, parse_how
+from phalanx.planning.joins.leaves import JoinedTable, JoinFragment, JoinLeaf, SpecLeaves
+from phalanx.planning.joins.plan import JoinPlan, build_join_plan
 
 COLUMNS = pa.schema(
     [
@@ -55,7 +55,7 @@ def table(
     specs: dict[int, PartitionSpec] = {}
     found = []
     for partition_by, values in versions:
-        spec = next_spec(partition_by, schema, specs)
+        spec = build_next_spec(partition_by, schema, specs)
         specs[spec.id] = spec
         fields = pa.schema([(field.field_id, field.result_type) for field in spec.fields])
         arrays = [
@@ -67,7 +67,7 @@ def table(
                 PartitionKey(spec.id, tuple(row)),
                 f"{name}/v{spec.id}/{'/'.join(map(str, row))}",
                 2**63 + place,
-                tuple(Fragment(number, 10, size) for number, size in enumerate(fragments)),
+                tuple(JoinFragment(number, 10, size) for number, size in enumerate(fragments)),
             )
             for place, row in enumerate(values)
         )
@@ -75,15 +75,15 @@ def table(
     return JoinedTable(name, schema, tuple(found))
 
 
-def plan(left: JoinedTable, right: JoinedTable, on: On = "id") -> JoinPlan:
-    return planned(left, right, join_keys(on, left.schema, right.schema))
+def plan(left: JoinedTable, right: JoinedTable, on: JoinOn = "id") -> JoinPlan:
+    return build_join_plan(left, right, resolve_join_keys(on, left.schema, right.schema))
 
 
 def numbers(*values: Any) -> Values:
     return [(value,) for value in values]
 
 
-def met(found: JoinPlan) -> list[tuple[list[Any], list[Any]]]:
+def list_joined_values(found: JoinPlan) -> list[tuple[list[Any], list[Any]]]:
     """The values of the leaves in each group."""
 
     def values(leaves: Sequence[JoinLeaf]) -> list[Any]:
@@ -107,10 +107,10 @@ def test_the_table_of_appendix_f() -> None:
     found = plan(orders, customers, [("customer_id", "id")])
     assert found.compatible
     assert found.reason == ""
-    assert met(found) == [([i, i + 8], [i]) for i in range(8)]
+    assert list_joined_values(found) == [([i, i + 8], [i]) for i in range(8)]
     assert (found.left_only, found.right_only) == ((), ())
     turned = plan(customers, orders, [("id", "customer_id")])
-    assert met(turned) == [([i], [i, i + 8]) for i in range(8)]
+    assert list_joined_values(turned) == [([i], [i, i + 8]) for i in range(8)]
 
 
 def test_a_finer_date_chain_is_grouped_under_the_coarser() -> None:
@@ -119,12 +119,12 @@ def test_a_finer_date_chain_is_grouped_under_the_coarser() -> None:
     months = table("b", ([year("ts"), month("ts")], [(2024, 1), (2024, 2), (2025, 2)]))
     years = table("c", ([year("ts")], numbers(2023, 2024, 2025)))
     by_month = plan(finest, months, "ts")
-    assert met(by_month) == [
+    assert list_joined_values(by_month) == [
         ([(2024, 1, 1), (2024, 1, 2)], [(2024, 1)]),
         ([(2024, 2, 1)], [(2024, 2)]),
     ]
     by_year = plan(finest, years, "ts")
-    assert met(by_year) == [(days[:3], [2024]), ([days[3]], [2025])]
+    assert list_joined_values(by_year) == [(days[:3], [2024]), ([days[3]], [2025])]
     # NULL meets nothing.
     assert [leaf.key.values for leaf in by_year.left_only] == [(None, None, None)]
     assert [leaf.key.values for leaf in by_year.right_only] == [(2023,)]
@@ -134,7 +134,7 @@ def test_dates_are_grouped_under_their_year() -> None:
     dates = table("a", ([identity("day")], numbers(date(2024, 5, 1), date(2025, 1, 1), None)))
     years = table("b", ([year("day")], numbers(2024, 2025, None)))
     found = plan(dates, years, "day")
-    assert met(found) == [([date(2024, 5, 1)], [2024]), ([date(2025, 1, 1)], [2025])]
+    assert list_joined_values(found) == [([date(2024, 5, 1)], [2024]), ([date(2025, 1, 1)], [2025])]
     assert len(found.left_only) == len(found.right_only) == 1
 
 
@@ -143,12 +143,12 @@ def test_a_join_on_some_of_the_fields() -> None:
     left = table("a", (["country", bucket("id", 2)], values))
     right = table("b", ([bucket("id", 4), "country"], [(0, "US"), (3, "US"), (1, "FR")]))
     on_id = plan(left, right, "id")
-    assert met(on_id) == [
+    assert list_joined_values(on_id) == [
         ([("FR", 0), ("US", 0)], [(0, "US")]),
         ([("FR", 1), ("US", 1)], [(1, "FR"), (3, "US")]),
     ]
     on_both = plan(left, right, ["id", "country"])
-    assert met(on_both) == [
+    assert list_joined_values(on_both) == [
         ([("FR", 1)], [(1, "FR")]),
         ([("US", 0)], [(0, "US")]),
         ([("US", 1)], [(3, "US")]),
@@ -160,7 +160,7 @@ def test_an_expression_may_be_null_for_a_key_that_is_not() -> None:
     sign = expression("CASE WHEN col0 > 0 THEN 1 END", ["id"], pa.int64(), field_id="sign")
     left = table("a", ([sign], numbers(1, None)))
     right = table("b", (["id"], numbers(-5, 5, None)))
-    assert met(plan(left, right)) == [([1], [5]), ([None], [-5])]
+    assert list_joined_values(plan(left, right)) == [([1], [5]), ([None], [-5])]
 
 
 def test_nanoseconds_are_not_kept_apart_by_a_join_that_does_not_see_them() -> None:
@@ -192,7 +192,7 @@ def several() -> JoinPlan:
 
 
 def specs_of(task: JoinTask) -> tuple[set[int], set[int]]:
-    def numbers(pieces: Sequence[Piece]) -> set[int]:
+    def numbers(pieces: Sequence[LeafPiece]) -> set[int]:
         return {piece.leaf.key.spec_id for piece in pieces}
 
     return numbers(task.left), numbers(task.right)
@@ -213,26 +213,26 @@ def test_each_pair_of_versions_is_planned_on_its_own() -> None:
 
 
 def test_an_inner_join_shuffles_only_what_does_not_fit() -> None:
-    found = several().execution("inner", ONE_TASK)
+    found = several().plan_execution("inner", ONE_TASK)
     assert [(each.left_specs, each.right_specs) for each in found.shuffles] == [((2,), (1,))]
     assert [specs_of(task) for task in found.tasks] == [({1}, {1, 2}), ({2}, {2})]
 
 
 @pytest.mark.parametrize("how", ["left", "semi", "anti"])
 def test_left_rows_see_the_whole_right_side(how: Any) -> None:
-    found = several().execution(how, ONE_TASK)
+    found = several().plan_execution(how, ONE_TASK)
     assert [(each.left_specs, each.right_specs) for each in found.shuffles] == [((2,), (1, 2))]
     assert [specs_of(task)[0] for task in found.tasks] == [{1}]
 
 
 def test_right_rows_see_the_whole_left_side() -> None:
-    found = several().execution("right", ONE_TASK)
+    found = several().plan_execution("right", ONE_TASK)
     assert [(each.left_specs, each.right_specs) for each in found.shuffles] == [((1, 2), (1,))]
     assert [specs_of(task)[1] for task in found.tasks] == [{2}]
 
 
 def test_a_full_join_is_a_left_join_and_the_lonely_right_rows() -> None:
-    found = several().execution("full", ONE_TASK)
+    found = several().plan_execution("full", ONE_TASK)
     assert [task.kind for task in found.tasks] == ["left", "right_anti"]
     assert [each.kind for each in found.shuffles] == ["left", "right_anti"]
 
@@ -240,7 +240,7 @@ def test_a_full_join_is_a_left_join_and_the_lonely_right_rows() -> None:
 def test_a_full_join_in_which_nothing_fits_is_one_shuffle() -> None:
     left = table("a", ([bucket("id", 3)], numbers(0)))
     right = table("b", ([bucket("id", 2)], numbers(0)))
-    found = plan(left, right).execution("full")
+    found = plan(left, right).plan_execution("full")
     assert [each.kind for each in found.shuffles] == ["full"]
     assert found.tasks == ()
 
@@ -262,7 +262,7 @@ def test_a_full_join_in_which_nothing_fits_is_one_shuffle() -> None:
 def test_leaves_without_a_partner_are_read_only_to_be_kept(how: Any, left: Any, right: Any) -> None:
     mine = table("a", ([bucket("id", 4)], numbers(0, 1, None)))
     theirs = table("b", ([bucket("id", 4)], numbers(1, 3, None)))
-    (task,) = plan(mine, theirs).execution(how, ONE_TASK).tasks
+    (task,) = plan(mine, theirs).plan_execution(how, ONE_TASK).tasks
     assert sorted((p.leaf.key.values[0] for p in task.left), key=str) == left
     assert sorted((p.leaf.key.values[0] for p in task.right), key=str) == right
 
@@ -273,8 +273,8 @@ def test_an_empty_side() -> None:
     found = plan(mine, nobody)
     assert found.compatible
     assert found.groups == ()
-    assert found.execution("inner").tasks == ()
-    (task,) = found.execution("left").tasks
+    assert found.plan_execution("inner").tasks == ()
+    (task,) = found.plan_execution("left").tasks
     assert (len(task.left), len(task.right)) == (2, 0)
 
 
@@ -282,24 +282,24 @@ def test_small_groups_share_a_task() -> None:
     mine = table("a", ([bucket("id", 16)], numbers(*range(16))))
     theirs = table("b", ([bucket("id", 16)], numbers(*range(16))))
     found = plan(mine, theirs)
-    assert len(found.execution("inner", ONE_TASK).tasks) == 1
-    assert len(found.execution("inner", 10 * MEGABYTE).tasks) == 4
-    assert found.execution("inner", 10 * MEGABYTE).cut_groups == 0
+    assert len(found.plan_execution("inner", ONE_TASK).tasks) == 1
+    assert len(found.plan_execution("inner", 10 * MEGABYTE).tasks) == 4
+    assert found.plan_execution("inner", 10 * MEGABYTE).cut_groups == 0
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", JOIN_HOWS)
 def test_a_large_group_is_cut_along_the_rows_that_are_kept(how: Any) -> None:
     large = table("a", ([bucket("id", 1)], numbers(0)), fragments=(100 * MEGABYTE,) * 8)
     small = table("b", ([bucket("id", 1)], numbers(0)), fragments=(MEGABYTE,))
-    found = plan(large, small).execution(how, 100 * MEGABYTE)
+    found = plan(large, small).plan_execution(how, 100 * MEGABYTE)
     kept = [task for task in found.tasks if task.kind != "right_anti"]
     if how in ("right",):
-        # Cutting the small side would have the large one read again and again.
+        # Splitting the small side would read the large one repeatedly.
         assert len(found.tasks) == 1
         return
     assert found.cut_groups == 1
     assert [piece.fragments for task in kept for piece in task.left] == [(n,) for n in range(8)]
-    assert all(task.right == (Piece(small.leaves[0]),) for task in kept)
+    assert all(task.right == (LeafPiece(small.leaves[0]),) for task in kept)
     assert len(found.tasks) - len(kept) == (1 if how == "full" else 0)
 
 
@@ -308,13 +308,13 @@ def test_two_large_sides_are_not_read_too_often() -> None:
         table(name, ([bucket("id", 1)], numbers(0)), fragments=(100 * MEGABYTE,) * 50)
         for name in ("a", "b")
     )
-    found = plan(one, other).execution("left", 100 * MEGABYTE)
+    found = plan(one, other).plan_execution("left", 100 * MEGABYTE)
     read = sum(piece.bytes for task in found.tasks for piece in task.right)
     assert 1 < len(found.tasks) <= 8
     assert read <= 4 * 2 * 50 * 100 * MEGABYTE
 
 
-# --- told -----------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------
 
 
 def test_a_plan_explains_itself() -> None:
@@ -325,11 +325,11 @@ def test_a_plan_explains_itself() -> None:
         "2 groups, and a shuffle of 1 of 4 version pairs",
         "",
         "left spec v1 by bucket(4, id), right spec v1 by bucket(2, id)",
-        "  meets where remainder(2, id_bucket) = id_bucket",
+        "  joins where remainder(2, id_bucket) = id_bucket",
         "  2 common values",
         "",
         "left spec v1 by bucket(4, id), right spec v2 by id",
-        "  meets where id_bucket = bucket(4, id)",
+        "  joins where id_bucket = bucket(4, id)",
         "  2 common values",
     ]
     assert "a shuffle of left v2 with right v1" in str(several())
@@ -352,7 +352,7 @@ def test_a_plan_as_json() -> None:
     assert leaf["version"] == str(2**63)
     assert leaf["values"] == {"id_bucket": 0}
     assert leaf["bytes"] == MEGABYTE
-    assert set(found["executions"]) == set(HOWS)
+    assert set(found["executions"]) == set(JOIN_HOWS)
 
 
 # --- what is asked for ----------------------------------------------------------------------------
@@ -373,13 +373,17 @@ def test_a_plan_as_json() -> None:
 def test_what_cannot_be_joined_is_refused(on: Any, words: str) -> None:
     point = COLUMNS.append(pa.field("point", pa.struct([("x", pa.int64())])))
     schema = Schema.of(point)
-    with pytest.raises(SchemaMismatch, match="Cannot join on") as refused:
-        join_keys(on, schema, schema)
+    with pytest.raises((SchemaMismatch, InvalidArgument), match="Cannot join on") as refused:
+        resolve_join_keys(on, schema, schema)
     assert words in str(refused.value)
+    is_argument = words in ("expected a column", "pair of names")
+    assert isinstance(refused.value, InvalidArgument) == is_argument
 
 
 def test_kinds_of_join_have_the_names_of_spark() -> None:
-    assert [how_of(name) for name in ("INNER", "left_outer", "outer", "leftsemi", "left_anti")] == [
+    assert [
+        parse_how(name) for name in ("INNER", "left_outer", "outer", "leftsemi", "left_anti")
+    ] == [
         "inner",
         "left",
         "full",
@@ -387,7 +391,7 @@ def test_kinds_of_join_have_the_names_of_spark() -> None:
         "anti",
     ]
     with pytest.raises(PhalanxError, match="how='cross': expected one of inner, left"):
-        how_of("cross")
+        parse_how("cross")
 
 
 @pytest.mark.parametrize(
@@ -410,7 +414,7 @@ def test_kinds_of_join_have_the_names_of_spark() -> None:
 def test_values_are_compared_in_one_form(
     given: pa.DataType, kind: pa.DataType, values: list[Any], expected: list[Any]
 ) -> None:
-    found = comparable(pa.array(values, given), kind)
+    found = to_comparable(pa.array(values, given), kind)
     assert found.type == kind
     assert found.to_pylist() == expected
     assert str(found.to_pylist()) == str(pa.array(expected, kind).to_pylist())

@@ -10,21 +10,21 @@ from datafusion import SessionContext
 
 from phalanx.model.sql.literals import (
     NotExpressible,
-    comparand_sql,
-    comparands_sql,
+    find_predecessor,
+    find_successor,
+    format_iso,
     from_ordinal,
-    has_utc_meaning,
+    has_utc_calendar,
     is_discrete,
-    iso_text,
-    one_form,
-    ordinal,
-    predecessor,
-    quote,
-    storage_type,
-    successor,
-    text_sql,
-    type_name,
-    typed_sql,
+    normalize_values,
+    quote_identifier,
+    quote_string,
+    render_comparand,
+    render_comparands,
+    render_typed,
+    storage_type_of,
+    to_ordinal,
+    to_type_name,
 )
 
 UNITS = ("s", "ms", "us", "ns")
@@ -45,8 +45,8 @@ TYPES = (
 )
 
 
-def evaluated(sql: str) -> pa.ChunkedArray:
-    """What a plain DataFusion session makes of the text."""
+def evaluate(sql: str) -> pa.ChunkedArray:
+    """Evaluate the text in a plain DataFusion session."""
     return SessionContext().sql(f"SELECT {sql} AS value").to_arrow_table().column("value")
 
 
@@ -63,8 +63,8 @@ def evaluated(sql: str) -> pa.ChunkedArray:
     ],
 )
 def test_quoted_names(name: str, double: str, tick: str) -> None:
-    assert quote(name, '"') == double
-    assert quote(name, "`") == tick
+    assert quote_identifier(name, '"') == double
+    assert quote_identifier(name, "`") == tick
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_quoted_names(name: str, double: str, tick: str) -> None:
     ["", "a", "it's", "''", "a\\'b", "\\", '"', "`", "é😀", "line\nbreak", "%_", "--", "$1", "{}"],
 )
 def test_text_comes_back_as_it_was(text: str) -> None:
-    assert evaluated(text_sql(text)).to_pylist() == [text]
+    assert evaluate(quote_string(text)).to_pylist() == [text]
 
 
 # --- types ---------------------------------------------------------------------------------------
@@ -80,15 +80,15 @@ def test_text_comes_back_as_it_was(text: str) -> None:
 
 @pytest.mark.parametrize("data_type", TYPES, ids=str)
 def test_datafusion_knows_every_type_by_its_name(data_type: pa.DataType) -> None:
-    assert evaluated(f"arrow_cast(NULL, '{type_name(data_type)}')").type == data_type
+    assert evaluate(f"arrow_cast(NULL, '{to_type_name(data_type)}')").type == data_type
 
 
 @pytest.mark.parametrize(
     "data_type", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())])], ids=str
 )
-def test_types_without_a_name_are_told(data_type: pa.DataType) -> None:
+def test_types_without_a_name_are_reported(data_type: pa.DataType) -> None:
     with pytest.raises(NotExpressible, match=str(data_type)[:4]):
-        type_name(data_type)
+        to_type_name(data_type)
 
 
 # --- constants -----------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def bits(value: pa.Scalar) -> object:
         return None
     if pa.types.is_floating(value.type):
         return "NaN" if math.isnan(value.as_py()) else struct.pack(">d", value.as_py())
-    return ordinal(value)
+    return to_ordinal(value)
 
 
 def constant_id(value: pa.Scalar) -> str:
@@ -150,7 +150,7 @@ def constant_id(value: pa.Scalar) -> str:
 
 @pytest.mark.parametrize("value", CONSTANTS, ids=constant_id)
 def test_a_typed_constant_is_read_back_as_it_was(value: pa.Scalar) -> None:
-    found = evaluated(typed_sql(value))[0]
+    found = evaluate(render_typed(value))[0]
     assert found.type == value.type
     assert bits(found) == bits(value)
 
@@ -160,13 +160,13 @@ def test_a_comparand_equals_its_column(value: pa.Scalar) -> None:
     session = SessionContext()
     rows = pa.table({"x": pa.array([value, None], value.type)})
     session.register_record_batches("rows", [rows.to_batches()])
-    found = session.sql(f"SELECT x = {comparand_sql(value)} AS value FROM rows").to_arrow_table()
+    found = session.sql(f"SELECT x = {render_comparand(value)} AS value FROM rows").to_arrow_table()
     assert found.column("value").to_pylist() == [True, None]
 
 
 def test_a_decimal_of_negative_scale_is_read_back_as_it_was() -> None:
     value = pa.scalar(Decimal(12300), pa.decimal128(5, -2))
-    found = evaluated(typed_sql(value))[0]
+    found = evaluate(render_typed(value))[0]
     assert found.type == value.type
     assert found.as_py() == Decimal(12300)
 
@@ -181,27 +181,27 @@ def test_lists_of_comparands_are_those_of_their_values() -> None:
         pa.array([Decimal("14.20")], pa.decimal128(9, 2)),
         pa.array([], pa.int64()),
     ):
-        assert comparands_sql(values) == [comparand_sql(value) for value in values]
+        assert render_comparands(values) == [render_comparand(value) for value in values]
 
 
 def test_nested_constants_are_read_back() -> None:
     listed = pa.scalar([1, 2], pa.list_(pa.int64()))
-    assert evaluated(typed_sql(listed)).to_pylist() == [[1, 2]]
+    assert evaluate(render_typed(listed)).to_pylist() == [[1, 2]]
     named = pa.scalar({"a": 1, "b": "it's"}, pa.struct([("a", pa.int64()), ("b", pa.string())]))
-    assert evaluated(typed_sql(named)).to_pylist() == [{"a": 1, "b": "it's"}]
+    assert evaluate(render_typed(named)).to_pylist() == [{"a": 1, "b": "it's"}]
     worded = pa.array(["US"]).dictionary_encode()[0]
-    assert evaluated(typed_sql(worded)).to_pylist() == ["US"]
+    assert evaluate(render_typed(worded)).to_pylist() == ["US"]
 
 
 def test_intervals_are_read_back() -> None:
     value = pa.scalar((1, 2, 3_000_000_000), pa.month_day_nano_interval())
-    assert evaluated(typed_sql(value)).to_pylist() == [value.as_py()]
+    assert evaluate(render_typed(value)).to_pylist() == [value.as_py()]
 
 
-def test_a_constant_that_cannot_be_written_is_told() -> None:
+def test_a_constant_that_cannot_be_written_is_reported() -> None:
     words = pa.scalar([("a", 1)], pa.map_(pa.string(), pa.int64()))
     with pytest.raises(NotExpressible, match="map"):
-        typed_sql(words)
+        render_typed(words)
 
 
 # --- ISO text ------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_constant_that_cannot_be_written_is_told() -> None:
 def test_iso_text_is_in_utc_and_only_for_years_of_four_digits(
     value: pa.Scalar, text: str | None
 ) -> None:
-    assert iso_text(value) == text
+    assert format_iso(value) == text
 
 
 # --- order ---------------------------------------------------------------------------------------
@@ -240,9 +240,9 @@ def test_iso_text_is_in_utc_and_only_for_years_of_four_digits(
 
 @pytest.mark.parametrize("value", [v for v in CONSTANTS if v.is_valid], ids=constant_id)
 def test_ordinals_lead_back(value: pa.Scalar) -> None:
-    number = ordinal(value)
+    number = to_ordinal(value)
     assert bits(from_ordinal(number, value.type)) == bits(value)
-    if storage_type(value.type) is not None or pa.types.is_decimal(value.type):
+    if storage_type_of(value.type) is not None or pa.types.is_decimal(value.type):
         assert isinstance(number, int)
 
 
@@ -268,7 +268,7 @@ def test_ordinals_lead_back(value: pa.Scalar) -> None:
     ids=lambda value: str(getattr(value, "type", value)),
 )
 def test_neighbours(value: pa.Scalar, before: object, after: object) -> None:
-    lower, upper = predecessor(value), successor(value)
+    lower, upper = find_predecessor(value), find_successor(value)
     assert (None if lower is None else lower.as_py()) == before
     assert (None if upper is None else upper.as_py()) == after
     for neighbour in (lower, upper):
@@ -283,18 +283,18 @@ def test_neighbours(value: pa.Scalar, before: object, after: object) -> None:
 )
 def test_neighbours_of_moments_are_one_unit_away(kind: pa.DataType) -> None:
     value = from_ordinal(1000, kind)
-    assert ordinal(successor(value)) == 1001
-    assert ordinal(predecessor(value)) == 999
-    assert successor(value).type == kind
+    assert to_ordinal(find_successor(value)) == 1001
+    assert to_ordinal(find_predecessor(value)) == 999
+    assert find_successor(value).type == kind
 
 
 def test_the_first_and_the_last_moment_have_one_neighbour() -> None:
     last = from_ordinal(2**63 - 1, pa.timestamp("us"))
-    assert successor(last) is None
-    assert ordinal(predecessor(last)) == 2**63 - 2
+    assert find_successor(last) is None
+    assert to_ordinal(find_predecessor(last)) == 2**63 - 2
     first = from_ordinal(-(2**31), pa.date32())
-    assert predecessor(first) is None
-    assert ordinal(successor(first)) == -(2**31) + 1
+    assert find_predecessor(first) is None
+    assert to_ordinal(find_successor(first)) == -(2**31) + 1
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.float32(), pa.float16()], ids=str)
@@ -331,7 +331,7 @@ def test_discrete_types(kind: pa.DataType) -> None:
     ids=str,
 )
 def test_only_utc_means_utc(kind: pa.DataType, has: bool) -> None:
-    assert has_utc_meaning(kind) is has
+    assert has_utc_calendar(kind) is has
 
 
 # --- one form ------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_only_utc_means_utc(kind: pa.DataType, has: bool) -> None:
 )
 def test_floats_have_one_zero_and_one_nan(kind: pa.DataType, code: str, nan: str) -> None:
     values = pa.array([0.0, -0.0, math.nan, -math.nan, 1.5, -1.5, math.inf, None]).cast(kind)
-    found = one_form(values)
+    found = normalize_values(values)
     assert found.type == kind
     packed = [None if x is None else struct.pack(f">{code}", x).hex() for x in found.to_pylist()]
     zero = struct.pack(f">{code}", 0.0).hex()
@@ -358,7 +358,7 @@ def test_floats_have_one_zero_and_one_nan(kind: pa.DataType, code: str, nan: str
 
 def test_dictionaries_are_decoded_and_the_rest_left_alone() -> None:
     words = pa.array(["a", None, "b", "a"])
-    assert one_form(words.dictionary_encode()) == words
-    assert one_form(words) is words
+    assert normalize_values(words.dictionary_encode()) == words
+    assert normalize_values(words) is words
     floats = pa.array([-0.0, None]).dictionary_encode()
-    assert str(one_form(floats).to_pylist()) == "[0.0, None]"
+    assert str(normalize_values(floats).to_pylist()) == "[0.0, None]"

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from phalanx.errors import InvalidPredicate
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.predicate import Compare
-from phalanx.model.predicates.relative_times import moment_of, with_moments
+from phalanx.model.predicates.relative_times import parse_relative_time, resolve_relative_times
 from phalanx.model.schema.schema import Schema
 
 NOW = datetime(2024, 3, 31, 13, 30, 15, 250_000, tzinfo=UTC)
@@ -43,7 +43,7 @@ SCHEMA = Schema.of(
     ],
 )
 def test_what_a_phrase_means(phrase: str, meaning: str) -> None:
-    assert moment_of(phrase, NOW) == datetime.fromisoformat(meaning).replace(tzinfo=UTC)
+    assert parse_relative_time(phrase, NOW) == datetime.fromisoformat(meaning).replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,20 @@ def test_what_a_phrase_means(phrase: str, meaning: str) -> None:
     ],
 )
 def test_it_has_the_type_of_the_column(where: str, expected: pa.Scalar) -> None:
-    found = bind(with_moments(where, SCHEMA, NOW), SCHEMA)
+    found = bind_predicate(resolve_relative_times(where, SCHEMA, NOW), SCHEMA)
     assert isinstance(found, Compare)
     assert (found.value.type, found.value) == (expected.type, expected)
 
 
 def test_only_moments_are_replaced() -> None:
     for where in ("n = 1", "\"today's\" = 'now - 1 day'", "at > now()"):
-        assert with_moments(where, SCHEMA, NOW) == where
+        assert resolve_relative_times(where, SCHEMA, NOW) == where
     other = Schema.of(pa.schema([("now", pa.int64())]))
-    assert with_moments("now > 3", other, NOW) == "now > 3"
-    both = with_moments("day BETWEEN today - 7 days AND today OR day IN (now)", SCHEMA, NOW)
-    assert bind(both, SCHEMA) == bind(
+    assert resolve_relative_times("now > 3", other, NOW) == "now > 3"
+    both = resolve_relative_times(
+        "day BETWEEN today - 7 days AND today OR day IN (now)", SCHEMA, NOW
+    )
+    assert bind_predicate(both, SCHEMA) == bind_predicate(
         "day BETWEEN '2024-03-24' AND '2024-03-31' OR day IN ('2024-03-31')", SCHEMA
     )
 
@@ -83,12 +85,12 @@ def test_only_moments_are_replaced() -> None:
         ("n > now", ("'now'", "int64", "expected a date or a timestamp")),
         ("now > today", ("compared with a column",)),
         ("now", ("compared with a column",)),
-        ("day > now - 99999 years", ("beyond the calendar",)),
+        ("day > now - 99999 years", ("out of the range of the calendar",)),
         ("nope > now", ("No column 'nope'",)),
         ("day > > now", ("Cannot use the predicate",)),
     ],
 )
 def test_what_cannot_be_meant_is_refused(where: str, words: tuple[str, ...]) -> None:
     with pytest.raises(InvalidPredicate) as told:
-        with_moments(where, SCHEMA, NOW)
+        resolve_relative_times(where, SCHEMA, NOW)
     assert all(word in str(told.value) for word in (*words, where[:8])), told.value

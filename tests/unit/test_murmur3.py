@@ -56,7 +56,7 @@ def integer(arrow_type: pa.DataType) -> Kind:
     return plain(arrow_type, st.integers(low, low + 2**width - 1), eight_bytes)
 
 
-def counted(
+def temporal_kind(
     arrow_type: pa.DataType, stored: Callable[[int], int], below: int | None = None
 ) -> Kind:
     """A temporal type, by the integers that Arrow stores."""
@@ -98,14 +98,14 @@ KINDS = [
     ),
     plain(pa.float32(), st.floats(width=32), float_bytes),
     plain(pa.float64(), st.floats(), float_bytes),
-    counted(pa.date32(), lambda days: days),
-    counted(pa.date64(), lambda milliseconds: milliseconds // (1000 * DAY)),
-    counted(pa.time32("s"), lambda count: count * 10**6, below=DAY),
-    counted(pa.time32("ms"), lambda count: count * 10**3, below=DAY * 10**3),
-    counted(pa.time64("us"), lambda count: count, below=DAY * 10**6),
-    counted(pa.time64("ns"), lambda count: count // 10**3, below=DAY * 10**9),
+    temporal_kind(pa.date32(), lambda days: days),
+    temporal_kind(pa.date64(), lambda milliseconds: milliseconds // (1000 * DAY)),
+    temporal_kind(pa.time32("s"), lambda count: count * 10**6, below=DAY),
+    temporal_kind(pa.time32("ms"), lambda count: count * 10**3, below=DAY * 10**3),
+    temporal_kind(pa.time64("us"), lambda count: count, below=DAY * 10**6),
+    temporal_kind(pa.time64("ns"), lambda count: count // 10**3, below=DAY * 10**9),
     *(
-        counted(pa.timestamp(unit, zone), stored)
+        temporal_kind(pa.timestamp(unit, zone), stored)
         for zone in (None, "UTC", "Asia/Tokyo")
         for unit, stored in (
             ("s", lambda count: count * 10**6),
@@ -163,7 +163,7 @@ def columns(draw: st.DrawFn, rows: int | None = None) -> Column:
     return Column(array, [None if item is None else kind.encoded(item) for item in items])
 
 
-def expected(*encoded: list[bytes | None]) -> list[int | None]:
+def compute_expected(*encoded: list[bytes | None]) -> list[int | None]:
     rows = [[part for part in row if part is not None] for row in zip(*encoded, strict=True)]
     return [mmh3.hash(b"".join(row)) if row else None for row in rows]
 
@@ -207,7 +207,7 @@ def test_each_type_hashes_as_mmh3_hashes_its_bytes(kind: Kind, data: st.DataObje
     encoded = [None if item is None else kind.encoded(item) for item in items]
     assert is_hashable(kind.type)
     assert kind.array(items).type == kind.type
-    assert murmur3(kind.array(items)).to_pylist() == expected(encoded)
+    assert murmur3(kind.array(items)).to_pylist() == compute_expected(encoded)
 
 
 @given(columns())
@@ -215,7 +215,7 @@ def test_slices_and_dictionaries_hash_as_their_values(column: Column) -> None:
     hashes = murmur3(column.array)
     hashes.validate(full=True)
     assert hashes.type == pa.int32()
-    assert hashes.to_pylist() == expected(column.encoded)
+    assert hashes.to_pylist() == compute_expected(column.encoded)
 
 
 @given(columns(), st.data())
@@ -255,7 +255,7 @@ def test_every_float16_hashes_as_its_float64() -> None:
     bits = np.arange(2**16, dtype=np.uint16)
     halves = bits.view(np.float16)
     encoded = [float_bytes(float(half)) for half in halves]
-    assert murmur3(pa.array(halves)).to_pylist() == expected(encoded)
+    assert murmur3(pa.array(halves)).to_pylist() == compute_expected(encoded)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_nothing_is_read_past_the_data(size: int) -> None:
         array = pa.Array.from_buffers(
             pa.binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(whole)]
         )
-        assert murmur3(array).to_pylist() == expected([whole[:cut], whole[cut:], b""])
+        assert murmur3(array).to_pylist() == compute_expected([whole[:cut], whole[cut:], b""])
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_nothing_is_read_past_the_data(size: int) -> None:
 def test_bytes_under_null_do_not_matter(
     arrow_type: pa.DataType, width: int, one: bytes, other: bytes
 ) -> None:
-    def hashed(noise: bytes) -> list[list[int | None]]:
+    def hash_rows(noise: bytes) -> list[list[int | None]]:
         """The hashes of four rows, of which the first and the third are not NULL."""
         data = bytearray(noise)
         offsets = [row * width for row in range(5)] if width else [0, 3, 24, 30, 64]
@@ -314,7 +314,7 @@ def test_bytes_under_null_do_not_matter(
         numbers = pa.array([7, 8, 9, None])
         return [murmur3(array).to_pylist(), murmur3_multi(numbers, array, array).to_pylist()]
 
-    assert hashed(one) == hashed(other)
+    assert hash_rows(one) == hash_rows(other)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_bytes_under_null_do_not_matter(
 @pytest.mark.parametrize("arrow_type", [pa.binary(), pa.large_binary(), pa.binary_view()], ids=str)
 def test_short_and_long_values_mix(lengths: list[int], arrow_type: pa.DataType) -> None:
     values = strings(lengths)
-    assert murmur3(pa.array(values, arrow_type)).to_pylist() == expected(values)
+    assert murmur3(pa.array(values, arrow_type)).to_pylist() == compute_expected(values)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 8, 16), (7, 1000, 3)], ids=str)
@@ -347,10 +347,14 @@ def test_chunks_and_batches_do_not_show(
     decimals = pa.array(numbers, pa.decimal128(38, 0))
     for name, size in zip(("_CHUNK", "_BATCH", "_JOINED_BATCH"), sizes, strict=True):
         monkeypatch.setattr(module, name, size)
-    assert murmur3(pa.array(values)).to_pylist() == expected(values)
-    assert murmur3(decimals).to_pylist() == expected(encoded)
-    assert murmur3(pa.array(range(50))).to_pylist() == expected([*map(eight_bytes, range(50))])
-    assert murmur3_multi(decimals, pa.array(values)).to_pylist() == expected(encoded, values)
+    assert murmur3(pa.array(values)).to_pylist() == compute_expected(values)
+    assert murmur3(decimals).to_pylist() == compute_expected(encoded)
+    assert murmur3(pa.array(range(50))).to_pylist() == compute_expected(
+        [*map(eight_bytes, range(50))]
+    )
+    assert murmur3_multi(decimals, pa.array(values)).to_pylist() == compute_expected(
+        encoded, values
+    )
 
 
 def test_many_rows() -> None:
@@ -358,10 +362,10 @@ def test_many_rows() -> None:
     texts = [str(number) for number in numbers]
     encoded_numbers = [*map(eight_bytes, map(int, numbers))]
     encoded_texts = [*map(str.encode, texts)]
-    assert murmur3(pa.array(numbers)).to_pylist() == expected(encoded_numbers)
-    assert murmur3(pa.array(texts)).to_pylist() == expected(encoded_texts)
+    assert murmur3(pa.array(numbers)).to_pylist() == compute_expected(encoded_numbers)
+    assert murmur3(pa.array(texts)).to_pylist() == compute_expected(encoded_texts)
     both = murmur3_multi(pa.array(texts), pa.array(numbers))
-    assert both.to_pylist() == expected(encoded_texts, encoded_numbers)
+    assert both.to_pylist() == compute_expected(encoded_texts, encoded_numbers)
 
 
 # --- several columns -----------------------------------------------------------------------------
@@ -375,7 +379,7 @@ def test_several_columns_hash_as_mmh3_hashes_their_bytes(
     hashes = murmur3_multi(*(column.array for column in drawn))
     hashes.validate(full=True)
     assert isinstance(hashes, pa.Int32Array)
-    assert hashes.to_pylist() == expected(*(column.encoded for column in drawn))
+    assert hashes.to_pylist() == compute_expected(*(column.encoded for column in drawn))
 
 
 @given(columns())
@@ -406,7 +410,7 @@ def test_columns_may_be_chunked_apart() -> None:
         [text and text.encode() for text in texts.to_pylist()],
         [float_bytes(1.5), float_bytes(2.5), None, float_bytes(4.5)],
     ]
-    assert mixed.to_pylist() == expected(*encoded)
+    assert mixed.to_pylist() == compute_expected(*encoded)
     assert mixed[2].as_py() is None
 
 
@@ -416,7 +420,7 @@ def test_dictionaries_may_differ_by_chunk_and_hold_null() -> None:
         pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array(["b", "a"])),
     ]
     column = pa.chunked_array(chunks)
-    hashes = expected([b"a", None, None, b"a", b"b"])
+    hashes = compute_expected([b"a", None, None, b"a", b"b"])
     assert murmur3(column).to_pylist() == hashes
     assert murmur3_multi(column, pa.nulls(5)).to_pylist() == hashes
 

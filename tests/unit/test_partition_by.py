@@ -19,7 +19,7 @@ from phalanx.model.specs.partition_by import (
     identity,
     month,
     multi_bucket,
-    partition_terms,
+    parse_partition_by,
     truncate,
     year,
 )
@@ -58,7 +58,7 @@ from phalanx.model.transforms.truncate import Truncate
     ],
 )
 def test_every_form_of_the_text(text: str, terms: list[PartitionTerm]) -> None:
-    assert partition_terms(text) == tuple(terms)
+    assert parse_partition_by(text) == tuple(terms)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_every_form_of_the_text(text: str, terms: list[PartitionTerm]) -> None:
 def test_space_and_the_case_of_transforms_do_not_matter(
     text: str, terms: list[PartitionTerm]
 ) -> None:
-    assert partition_terms(text) == tuple(terms)
+    assert parse_partition_by(text) == tuple(terms)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_space_and_the_case_of_transforms_do_not_matter(
     ],
 )
 def test_as_gives_the_field_id(text: str, term: PartitionTerm) -> None:
-    assert partition_terms(text) == (term,)
+    assert parse_partition_by(text) == (term,)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_as_gives_the_field_id(text: str, term: PartitionTerm) -> None:
     ],
 )
 def test_columns_of_any_name(text: str, column: str) -> None:
-    assert partition_terms(text) == (identity(column),)
-    assert partition_terms(f"bucket({text}, 4)") == (bucket(column, 4),)
-    assert partition_terms(f"a, year({text}) AS y, b") == (
+    assert parse_partition_by(text) == (identity(column),)
+    assert parse_partition_by(f"bucket({text}, 4)") == (bucket(column, 4),)
+    assert parse_partition_by(f"a, year({text}) AS y, b") == (
         identity("a"),
         year(column, field_id="y"),
         identity("b"),
@@ -178,7 +178,7 @@ def test_columns_of_any_name(text: str, column: str) -> None:
 )
 def test_unreadable_text_is_refused_with_an_example(text: str, why: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
-        partition_terms(text)
+        parse_partition_by(text)
     message = str(refused.value)
     assert repr(text)[:200] in message
     assert why in message
@@ -196,7 +196,7 @@ def test_unreadable_text_is_refused_with_an_example(text: str, why: str) -> None
 )
 def test_parameters_out_of_range_are_refused(text: str, why: str) -> None:
     with pytest.raises(InvalidSpec, match=why):
-        partition_terms(text)
+        parse_partition_by(text)
 
 
 # --- calls ---------------------------------------------------------------------------------------
@@ -260,29 +260,29 @@ def test_the_calls_are_public() -> None:
 
 def test_a_list_mixes_names_and_calls() -> None:
     listed = ["country", bucket("id", 16), year("ts", field_id="y")]
-    assert partition_terms(listed) == (
+    assert parse_partition_by(listed) == (
         identity("country"),
         bucket("id", 16),
         year("ts", field_id="y"),
     )
-    assert partition_terms(tuple(listed)) == partition_terms(listed)
+    assert parse_partition_by(tuple(listed)) == parse_partition_by(listed)
 
 
 def test_text_in_a_list_is_a_column_and_nothing_else() -> None:
-    assert partition_terms(["year(ts)", "a, b"]) == (identity("year(ts)"), identity("a, b"))
+    assert parse_partition_by(["year(ts)", "a, b"]) == (identity("year(ts)"), identity("a, b"))
 
 
 @pytest.mark.parametrize("item", [None, 5, ("a", 16), IDENTITY, b"a"], ids=repr)
 def test_a_list_of_anything_else_is_refused(item: Any) -> None:
     with pytest.raises(InvalidSpec, match="expected a column name or one of identity, year") as no:
-        partition_terms([item])
+        parse_partition_by([item])
     assert repr(item) in str(no.value)
 
 
 @pytest.mark.parametrize("value", [None, 5, IDENTITY], ids=repr)
 def test_what_is_neither_list_nor_text_is_refused(value: Any) -> None:
     with pytest.raises(InvalidSpec, match="expected a list or text"):
-        partition_terms(value)
+        parse_partition_by(value)
 
 
 @pytest.mark.parametrize("count", [0, -1, 2**31, True, 1.5, "16", None], ids=repr)

@@ -1,4 +1,4 @@
-"""Partitions as predicates: what is made of a key keeps it, and as few others as can be."""
+"""Partitions as predicates: the predicate of a key keeps it, and as few other keys as possible."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 import phalanx
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import PartitionBy
 from phalanx.model.specs.partition_key import PartitionKey
-from phalanx.planning.pruning.partition_where import where_of
+from phalanx.planning.pruning.partition_where import build_partition_where
 from phalanx.planning.rewrite import MultiSpecPartitionFilter
 
 SCHEMA = Schema.of(
@@ -58,9 +58,9 @@ SCHEMA = Schema.of(
 def test_just_the_partition_is_kept(
     partition_by: PartitionBy, values: tuple[Any, ...], others: list[tuple[Any, ...]]
 ) -> None:
-    specs = {1: next_spec(partition_by, SCHEMA, {})}
+    specs = {1: build_next_spec(partition_by, SCHEMA, {})}
     key = PartitionKey(1, values)
-    where = where_of([key], specs, SCHEMA)
+    where = build_partition_where([key], specs, SCHEMA)
     assert where is not None
     filter = MultiSpecPartitionFilter(where, specs, SCHEMA)
     assert filter.matches(key)
@@ -78,12 +78,12 @@ def test_just_the_partition_is_kept(
     ],
 )
 def test_what_sql_cannot_say_chooses_everything(partition_by: str, values: tuple[Any, ...]) -> None:
-    specs = {1: next_spec(partition_by, SCHEMA, {})}
-    assert where_of([PartitionKey(1, values)], specs, SCHEMA) is None
+    specs = {1: build_next_spec(partition_by, SCHEMA, {})}
+    assert build_partition_where([PartitionKey(1, values)], specs, SCHEMA) is None
 
 
 def test_what_can_be_said_is_said() -> None:
-    specs = {1: next_spec("year(ts), name", SCHEMA, {})}
-    specs[2] = next_spec("id", SCHEMA, specs)
+    specs = {1: build_next_spec("year(ts), name", SCHEMA, {})}
+    specs[2] = build_next_spec("id", SCHEMA, specs)
     keys = [PartitionKey(1, (2025, "a")), PartitionKey(2, (7,))]
-    assert where_of(keys, specs, SCHEMA) == "name = 'a' OR id = 7"
+    assert build_partition_where(keys, specs, SCHEMA) == "name = 'a' OR id = 7"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from datafusion import SessionConfig, SessionContext
 
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.predicate import (
     FALSE,
     TRUE,
@@ -23,16 +23,16 @@ from phalanx.model.predicates.predicate import (
     Or,
     Predicate,
     all_of,
-    among,
     any_of,
-    columns_of,
-    conjuncts,
-    leaves,
+    find_predicate_columns,
+    one_of,
+    split_conjuncts,
+    walk_atomic_predicates,
 )
-from phalanx.model.predicates.rendering import for_lance, summary, to_datafusion, to_lance
+from phalanx.model.predicates.rendering import split_for_lance, summarize, to_datafusion, to_lance
 from phalanx.model.schema.schema import Schema
 from phalanx.model.sql.literals import from_ordinal
-from phalanx.model.sql.syntax import Call, Column, Literal
+from phalanx.model.sql.syntax import Call, Column, Constant
 
 A, B = Column(("a",)), Column(("b",))
 ONE, TWO = In(A, pa.array([1])), In(B, pa.array([2]))
@@ -61,23 +61,23 @@ def test_disjunctions_are_flat_and_without_constants() -> None:
     assert any_of([And((ONE, TWO)), ONE]) == Or((And((ONE, TWO)), ONE))
 
 
-def test_among_tells_null_from_values() -> None:
-    assert among(A, pa.array([1, 2])) == In(A, pa.array([1, 2]))
-    assert among(A, pa.array([1, None])) == Or((In(A, pa.array([1])), IsNull(A)))
-    assert among(A, pa.array([None, None], pa.int64())) == IsNull(A)
-    assert among(A, pa.array([], pa.int64())) == FALSE
+def test_among_distinguishes_null_from_values() -> None:
+    assert one_of(A, pa.array([1, 2])) == In(A, pa.array([1, 2]))
+    assert one_of(A, pa.array([1, None])) == Or((In(A, pa.array([1])), IsNull(A)))
+    assert one_of(A, pa.array([None, None], pa.int64())) == IsNull(A)
+    assert one_of(A, pa.array([], pa.int64())) == FALSE
 
 
 def test_conjuncts_leaves_and_columns() -> None:
     opaque = Opaque("c < d", frozenset({("c",), ("d", "e")}))
     both = And((ONE, Or((TWO, opaque))))
-    assert conjuncts(both) == (ONE, Or((TWO, opaque)))
-    assert conjuncts(TRUE) == ()
-    assert conjuncts(FALSE) == (FALSE,)
-    assert conjuncts(ONE) == (ONE,)
-    assert list(leaves(both)) == [ONE, TWO, opaque]
-    assert list(leaves(TRUE)) == []
-    assert columns_of(both) == {("a",), ("b",), ("c",), ("d", "e")}
+    assert split_conjuncts(both) == (ONE, Or((TWO, opaque)))
+    assert split_conjuncts(TRUE) == ()
+    assert split_conjuncts(FALSE) == (FALSE,)
+    assert split_conjuncts(ONE) == (ONE,)
+    assert list(walk_atomic_predicates(both)) == [ONE, TWO, opaque]
+    assert list(walk_atomic_predicates(TRUE)) == []
+    assert find_predicate_columns(both) == {("a",), ("b",), ("c",), ("d", "e")}
 
 
 # --- LIKE ----------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def plain_session(table: pa.Table) -> SessionContext:
 
 
 def holds(table: pa.Table, predicate: Predicate) -> list[bool | None]:
-    """What DataFusion makes of the text."""
+    """Evaluate the text of the predicate in DataFusion."""
     query = f"SELECT ({to_datafusion(predicate)}) AS value FROM rows"
     found = plain_session(table).sql(query).to_arrow_table()
     return list(found.column("value").to_pylist())
@@ -318,7 +318,7 @@ def test_predicates_in_both_dialects(predicate: Predicate, text: str) -> None:
 
 
 def test_terms_that_are_expressions_are_written_for_datafusion() -> None:
-    term = Call("%", (A, Literal(pa.scalar(7))))
+    term = Call("%", (A, Constant(pa.scalar(7))))
     assert to_datafusion(In(term, pa.array([2]))) == '("a" % 7) = 2'
 
 
@@ -336,13 +336,13 @@ def test_long_alternatives_are_balanced() -> None:
 
 def test_a_summary_is_for_people() -> None:
     moment = from_ordinal(1_735_687_800_000_000, pa.timestamp("us"))
-    assert "arrow_cast" not in summary(Compare(A, ">=", moment))
-    assert "2024-12-31" in summary(Compare(A, ">=", moment))
-    assert summary(And((ONE, TWO))) == "a = 1 AND b = 2"
-    many = summary(In(A, pa.array(range(5000))))
+    assert "arrow_cast" not in summarize(Compare(A, ">=", moment))
+    assert "2024-12-31" in summarize(Compare(A, ">=", moment))
+    assert summarize(And((ONE, TWO))) == "a = 1 AND b = 2"
+    many = summarize(In(A, pa.array(range(5000))))
     assert "5,000 values" in many
     assert len(many) < 100
-    assert len(summary(Or(tuple(In(A, pa.array([n])) for n in range(5000))))) < 200
+    assert len(summarize(Or(tuple(In(A, pa.array([n])) for n in range(5000))))) < 200
 
 
 # --- what Lance gets -----------------------------------------------------------------------------
@@ -375,22 +375,22 @@ SCHEMA = Schema.of(
 def test_lance_gets_what_it_can_take_and_datafusion_the_rest(
     where: str, lance: str, rest: str
 ) -> None:
-    first, second = for_lance(bind(where, SCHEMA))
+    first, second = split_for_lance(bind_predicate(where, SCHEMA))
     assert to_lance(first) == lance
     assert to_datafusion(second) == rest
 
 
 def test_no_opaque_text_reaches_lance() -> None:
     opaque = Opaque("a < b", frozenset({("a",), ("b",)}))
-    with pytest.raises(AssertionError, match="Lance must not see a < b"):
+    with pytest.raises(AssertionError, match="cannot be rendered for Lance: a < b"):
         to_lance(opaque)
-    assert for_lance(And((ONE, opaque))) == (ONE, opaque)
+    assert split_for_lance(And((ONE, opaque))) == (ONE, opaque)
 
 
 @pytest.mark.parametrize("where", ["a = 1", "b = 'x' OR a > 2", "s.x IS NULL AND b <> 'US'"])
 def test_names_for_lance_are_never_in_double_quotes(where: str) -> None:
-    """Lance takes a name in double quotes for text: `"country" <> 'US'` would match every row."""
-    assert '"' not in to_lance(bind(where, SCHEMA))
+    """Lance reads a name in double quotes as text: `"country" <> 'US'` would match every row."""
+    assert '"' not in to_lance(bind_predicate(where, SCHEMA))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from phalanx.errors import InvalidPredicate, UnknownSpec
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import identity
 from phalanx.model.sql import engine
 from phalanx.planning.rewrite import FilterStats, MultiSpecPartitionFilter, PartitionKey
@@ -23,13 +23,13 @@ from unit.rewrite_tables import (
     SCHEMA,
     Unevaluable,
     Unprojectable,
-    evolved,
+    build_specs,
     faulty,
     partitions_of,
 )
 
 BY_COUNTRY, BY_YEAR, BY_NOTHING = 1, 2, 3
-SPECS = evolved("country", "year(ts)", [])
+SPECS = build_specs("country", "year(ts)", [])
 WHERE = "country = 'DE' AND ts >= '2024-01-01'"
 
 
@@ -47,7 +47,7 @@ def test_partition_key_from_partitioned_spec() -> None:
 
 
 def test_partition_key_from_unpartitioned_spec() -> None:
-    """Its own spec decides, whatever an entry carries and whatever the newest spec is."""
+    """An entry's own spec decides, whatever values it carries and whatever spec is newest."""
     assert key(BY_NOTHING).partition is None
     assert key(BY_NOTHING, "DE") == key(BY_NOTHING)
 
@@ -79,10 +79,10 @@ def test_partition_key_sort_key_stable(values: list[Any]) -> None:
     shuffled = keys[:]
     random.Random(7).shuffle(shuffled)
     assert repr(sorted(shuffled, key=PartitionKey.sort_key)) == repr(keys)
-    assert [each.sort_key() for each in keys] == [each.sort_key() for each in pickled(keys)]
+    assert [each.sort_key() for each in keys] == [each.sort_key() for each in round_trip(keys)]
 
 
-def pickled(keys: list[PartitionKey]) -> list[PartitionKey]:
+def round_trip(keys: list[PartitionKey]) -> list[PartitionKey]:
     return list(pickle.loads(pickle.dumps(keys)))
 
 
@@ -143,14 +143,14 @@ def test_multi_spec_eval_error_fail_open() -> None:
 def test_multi_spec_memoization(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key is evaluated once, however often and with which others it is asked for."""
     evaluated: list[Any] = []
-    evaluate = engine.evaluate_each
+    evaluate = engine.evaluate_sqls
 
     def counting(sqls: list[str], columns: Any, rows: int) -> list[pa.Array]:
         evaluated.extend(columns["partition_field_country"].to_pylist())
         return evaluate(sqls, columns, rows)
 
     found = MultiSpecPartitionFilter(WHERE, SPECS, SCHEMA)
-    monkeypatch.setattr(engine, "evaluate_each", counting)
+    monkeypatch.setattr(engine, "evaluate_sqls", counting)
     values = partitions_of(SPECS[BY_COUNTRY], [("DE",), ("US",), ("DE",), (None,), ("US",)])
     first = found.decide(BY_COUNTRY, values, 5)
     assert sorted(evaluated, key=str) == ["DE", None, "US"]
@@ -164,7 +164,7 @@ def test_multi_spec_binds_once_and_projects_once_for_each_spec(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[str] = []
-    for name in ("bind", "inclusive"):
+    for name in ("bind_predicate", "project_inclusive"):
         original = getattr(rewrite_filter, name)
 
         def counting(*args: Any, name: str = name, original: Any = original, **kw: Any) -> Any:
@@ -175,7 +175,7 @@ def test_multi_spec_binds_once_and_projects_once_for_each_spec(
     found = MultiSpecPartitionFilter(WHERE, SPECS, SCHEMA)
     for value in ("DE", "US", "FR"):
         found.matches(key(BY_COUNTRY, value))
-    assert done == ["bind", "inclusive", "inclusive"]
+    assert done == ["bind_predicate", "project_inclusive", "project_inclusive"]
 
 
 def test_multi_spec_stats_counting() -> None:
@@ -223,23 +223,23 @@ def test_names_match_without_case_unless_it_matters() -> None:
 
 def test_case_matters_inside_a_struct_too() -> None:
     schema = Schema.of(pa.schema([("a", pa.struct([("b", pa.int64())]))]))
-    specs = {1: next_spec([identity("a.b", field_id="b")], schema, {})}
+    specs = {1: build_next_spec([identity("a.b", field_id="b")], schema, {})}
     MultiSpecPartitionFilter("a.b = 1", specs, schema, case_sensitive=True)
     MultiSpecPartitionFilter("a.B = 1", specs, schema)
     with pytest.raises(InvalidPredicate, match=r"'a\.B'.* Did you mean 'a\.b'"):
         MultiSpecPartitionFilter("a.B = 1", specs, schema, case_sensitive=True)
 
 
-# --- what is told of failures ---------------------------------------------------------------------
+# --- reports of failures --------------------------------------------------------------------------
 
 
-def test_causes_are_told_once_and_in_bounds() -> None:
+def test_causes_are_reported_once_and_in_bounds() -> None:
     specs = {1: faulty(SPECS[BY_COUNTRY], Unevaluable())}
     found = MultiSpecPartitionFilter("country > 'a'", specs, SCHEMA)
     names = [(f"x{place}",) for place in range(50)]
     found.decide(1, partitions_of(specs[1], names), 50)
-    assert len(found.diagnostics) == rewrite_filter.MOST_DIAGNOSTICS == 20
-    assert found.untold == 30
+    assert len(found.diagnostics) == rewrite_filter.MAX_DIAGNOSTICS == 20
+    assert found.more_diagnostics == 30
     assert found.stats.eval_errors == 50
 
 
@@ -247,7 +247,7 @@ def test_one_cause_of_many_failures_is_one_diagnostic(monkeypatch: pytest.Monkey
     def failing(*_: Any) -> None:
         raise ArithmeticError("division by zero")
 
-    monkeypatch.setattr(rewrite_filter, "may_hold", failing)
+    monkeypatch.setattr(rewrite_filter, "find_possible_partitions", failing)
     found = MultiSpecPartitionFilter(WHERE, SPECS, SCHEMA)
     found.decide(1, partitions_of(SPECS[1], [(f"x{place}",) for place in range(50)]), 50)
     assert found.diagnostics == (rewrite_filter.Diagnostic(1, "division by zero", 50),)
@@ -261,7 +261,7 @@ def test_very_many_failures_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None
         evaluations += 1
         raise ArithmeticError("division by zero")
 
-    monkeypatch.setattr(rewrite_filter, "may_hold", failing)
+    monkeypatch.setattr(rewrite_filter, "find_possible_partitions", failing)
     found = MultiSpecPartitionFilter(WHERE, SPECS, SCHEMA)
     values = partitions_of(SPECS[1], [(f"x{place}",) for place in range(100_000)])
     assert found.decide(1, values, 100_000).kept.all()

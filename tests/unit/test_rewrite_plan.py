@@ -1,4 +1,4 @@
-"""Plans of rewrites over evolved tables: groups, delete files, statistics, and what they tell."""
+"""Plans of rewrites over evolved tables: groups, delete files, statistics and reports."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from phalanx.planning.rewrite import (
     RewritePlan,
     file_entries,
 )
-from phalanx.planning.rewrites.entries import DELETES, PATH, POSITION
+from phalanx.planning.rewrites.entries import FILE_DELETES, FILE_PATH, FILE_POSITION
 from unit.rewrite_tables import (
     MEGABYTE,
     SCHEMA,
     File,
     Unevaluable,
     Unprojectable,
+    build_specs,
     entries_of,
-    evolved,
     faulty,
     partitions_of,
     paths,
     planner,
 )
 
-SPECS = evolved("country", "year(ts)", [])
+SPECS = build_specs("country", "year(ts)", [])
 WHERE = "country = 'DE' AND ts >= '2024-01-01'"
 FILES = {
     1: [File(f"{country}{n}", (country,)) for country in ("DE", "US") for n in range(5)],
@@ -80,7 +80,7 @@ def test_plan_evolved_table_with_filter() -> None:
 
 
 def test_plan_evolved_table_fail_open_stats() -> None:
-    """Only candidates are counted, not every file of the partitions that are kept."""
+    """The statistics count candidates only, not every file of the partitions that are kept."""
     specs = {
         **SPECS,
         1: faulty(SPECS[1], Unprojectable()),
@@ -209,7 +209,7 @@ def test_files_of_a_partition_go_by_position_and_then_by_path() -> None:
 
 
 def test_equal_floats_are_one_partition() -> None:
-    specs = evolved("country")
+    specs = build_specs("country")
     field = specs[1].fields[0]
     number = type(field)("x", field.source_ids, field.derivation, pa.float64())
     spec = type(specs[1])(1, (number,))
@@ -223,14 +223,14 @@ def test_equal_floats_are_one_partition() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda table: table.drop([PATH]), r"must have one column '\.path' \(string\)"),
+        (lambda table: table.drop([FILE_PATH]), r"must have one column '\.path' \(string\)"),
         (lambda table: table.drop(["country"]), "must have one column 'country'"),
         (
             lambda table: table.set_column(0, "country", pa.array([1] * 10)),
             "have column 'country' as int64, but it is string",
         ),
         (
-            lambda table: table.set_column(1, PATH, pa.nulls(10, pa.string())),
+            lambda table: table.set_column(1, FILE_PATH, pa.nulls(10, pa.string())),
             r"have NULL in '\.path'",
         ),
     ],
@@ -243,8 +243,8 @@ def test_entries_that_do_not_fit_their_spec_are_refused(change: Any, message: st
 
 def test_positions_and_deletes_may_be_left_out() -> None:
     entries = entries_of(SPECS[1], FILES[1])
-    bare = entries.select([name for name in entries.column_names if name != DELETES])
-    assert POSITION not in bare.column_names
+    bare = entries.select([name for name in entries.column_names if name != FILE_DELETES])
+    assert FILE_POSITION not in bare.column_names
     assert RewriteDataFilesPlanner(SCHEMA, SPECS, {1: bare}).plan().groups == (
         RewriteDataFilesPlanner(SCHEMA, SPECS, {1: entries}).plan().groups
     )
@@ -273,7 +273,7 @@ def test_a_filter_that_chose_the_entries_is_not_evaluated_again(
     assert keys(plan) == [PartitionKey(1, ("DE",))]
 
 
-# --- what a plan tells ----------------------------------------------------------------------------
+# --- what a plan shows ----------------------------------------------------------------------------
 
 
 def test_a_plan_explains_itself() -> None:

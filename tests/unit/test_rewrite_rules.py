@@ -12,7 +12,7 @@ import pytest
 
 from phalanx.errors import PhalanxError
 from phalanx.planning.rewrite import JOB_ORDERS, RewriteOptions
-from unit.rewrite_tables import File, evolved, paths, planner
+from unit.rewrite_tables import File, build_specs, paths, planner
 
 UNIT = 1000
 TARGET = 100 * UNIT
@@ -159,7 +159,7 @@ def test_the_rules_of_iceberg(case: Case) -> None:
         for name, size in zip(names, case.sizes, strict=False)
     ]
     options = {"target_file_size_bytes": TARGET} | case.options
-    plan = planner(evolved("country"), {1: files}, **options).plan()
+    plan = planner(build_specs("country"), {1: files}, **options).plan()
     assert ["".join(group) for group in paths(plan)] == case.expected
     left = "".join(file.path for each in plan.left_out for file in each.files)
     if case.candidates is not None:
@@ -188,23 +188,23 @@ def test_the_defaults_are_those_of_iceberg() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("target_file_size_bytes", 0, "a whole number from 1 on"),
-        ("target_file_size_bytes", 1.5, "a whole number from 1 on"),
-        ("target_file_size_bytes", None, "a whole number from 1 on"),
-        ("min_file_size_bytes", -1, "a whole number from 0 on"),
+        ("target_file_size_bytes", 0, "a positive integer"),
+        ("target_file_size_bytes", 1.5, "a positive integer"),
+        ("target_file_size_bytes", None, "a positive integer"),
+        ("min_file_size_bytes", -1, "an integer of at least 0"),
         ("min_file_size_bytes", 512 << 20, "less than target_file_size_bytes, 536870912"),
         ("max_file_size_bytes", 512 << 20, "more than target_file_size_bytes, 536870912"),
-        ("min_input_files", 0, "a whole number from 1 on"),
-        ("min_input_files", True, "a whole number from 1 on"),
-        ("delete_file_threshold", -1, "a whole number from 0 on"),
+        ("min_input_files", 0, "a positive integer"),
+        ("min_input_files", True, "a positive integer"),
+        ("delete_file_threshold", -1, "an integer of at least 0"),
         ("delete_ratio_threshold", 0, "a number above 0, at most 1"),
         ("delete_ratio_threshold", 1.01, "a number above 0, at most 1"),
         ("delete_ratio_threshold", float("nan"), "a number above 0, at most 1"),
         ("delete_ratio_threshold", "0.3", "a number above 0, at most 1"),
-        ("max_file_group_size_bytes", 0, "a whole number from 1 on"),
+        ("max_file_group_size_bytes", 0, "a positive integer"),
         ("rewrite_job_order", "largest", "one of none, bytes-asc, bytes-desc, files-asc, files-"),
         ("rewrite_all", "yes", "True or False"),
-        ("max_files_to_rewrite", 0, "a whole number from 1 on"),
+        ("max_files_to_rewrite", 0, "a positive integer"),
     ],
 )
 def test_an_option_out_of_bounds_is_refused(option: str, value: object, expected: str) -> None:
@@ -233,7 +233,7 @@ ORDERED = [
     ],
 )
 def test_groups_come_in_the_order_that_is_asked_for(order: str, expected: str) -> None:
-    plan = planner(evolved("country"), {1: ORDERED}, rewrite_job_order=order).plan()
+    plan = planner(build_specs("country"), {1: ORDERED}, rewrite_job_order=order).plan()
     assert "".join(group[0][0] for group in paths(plan)) == expected
     # An id goes by the key, not by the order.
     assert [group.id for group in plan.groups] == ["abcd".index(name) + 1 for name in expected]
@@ -250,7 +250,7 @@ def test_every_order_is_tested() -> None:
         (23, ["b0-b4", "c0-c5", "d0-d5", "a0-a5"]),
         (11, ["b0-b4", "c0-c5"]),
         (9, ["b0-b4", "c0-c3"]),
-        # A small file alone gains nothing.
+        # Rewriting a single small file has no benefit.
         (6, ["b0-b4"]),
         (2, ["b0-b1"]),
         (1, []),
@@ -258,7 +258,7 @@ def test_every_order_is_tested() -> None:
 )
 def test_no_more_files_than_the_limit(limit: int, expected: list[str]) -> None:
     options = {"rewrite_job_order": "bytes-desc", "max_files_to_rewrite": limit}
-    plan = planner(evolved("country"), {1: ORDERED}, **options).plan()
+    plan = planner(build_specs("country"), {1: ORDERED}, **options).plan()
     assert [f"{group[0]}-{group[-1]}" for group in paths(plan)] == expected
     assert plan.rewritten_files + sum(len(each.files) for each in plan.left_out) == 24
     assert {each.reason for each in plan.left_out} <= {f"max_files_to_rewrite={limit} is reached"}
@@ -266,13 +266,13 @@ def test_no_more_files_than_the_limit(limit: int, expected: list[str]) -> None:
 
 def test_a_lone_file_at_the_limit_is_rewritten_if_it_would_be_alone_too() -> None:
     files = [File("a", ("A",), 1, 100, (50,)), *(File(f"b{n}", ("A",), 1) for n in range(5))]
-    plan = planner(evolved("country"), {1: files}, max_files_to_rewrite=1).plan()
+    plan = planner(build_specs("country"), {1: files}, max_files_to_rewrite=1).plan()
     assert paths(plan) == [["a"]]
 
 
 def test_what_is_left_out_says_why() -> None:
     files = [File("a", ("A",), 1), *(File(f"b{n}", ("B",), 1) for n in range(2))]
-    plan = planner(evolved("country"), {1: files}, target_file_size_bytes=100).plan()
+    plan = planner(build_specs("country"), {1: files}, target_file_size_bytes=100).plan()
     assert [(each.key.values, each.reason) for each in plan.left_out] == [
         (("A",), "alone, and not above max_file_size_bytes=180"),
         (

@@ -11,13 +11,13 @@ import pytest
 
 from phalanx import bucket, expression, multi_bucket, year
 from phalanx.errors import InvalidPredicate, InvalidSchema, InvalidSpec, SchemaMismatch
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.rendering import to_datafusion
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import PartitionBy
 from phalanx.model.specs.spec import PartitionField, PartitionSpec
-from phalanx.model.transforms.expression import parsed
+from phalanx.model.transforms.expression import read_expression
 from phalanx.model.transforms.truncate import Truncate
 from phalanx.planning.pruning.prune import prune
 
@@ -34,15 +34,15 @@ SCHEMA = Schema.of(
 
 
 def test_a_field_two_structs_deep_is_partitioned_and_pruned() -> None:
-    spec = next_spec("year(at.inner.day) AS y, truncate(2, at.inner.zip) AS z", SCHEMA, {})
+    spec = build_next_spec("year(at.inner.day) AS y, truncate(2, at.inner.zip) AS z", SCHEMA, {})
     inner = pa.array([{"day": None, "zip": "abc"}, None], INNER)
     at = pa.StructArray.from_arrays([inner, pa.array([1, 2], pa.int32())], ["inner", "id"])
     rows = pa.table({"id": [1, 2], "ts": pa.nulls(2, SCHEMA.arrow.field("ts").type), "at": at})
-    assert spec.partition_values(rows, SCHEMA).to_pylist() == [
+    assert spec.compute_partition_values(rows, SCHEMA).to_pylist() == [
         {"y": None, "z": "ab"},
         {"y": None, "z": None},
     ]
-    where = bind("at.inner.day = '2025-03-04' AND At.Inner.ZIP LIKE 'a%'", SCHEMA)
+    where = bind_predicate("at.inner.day = '2025-03-04' AND At.Inner.ZIP LIKE 'a%'", SCHEMA)
     assert to_datafusion(prune(where, {1: spec}, SCHEMA).specs[0].filter) == (
         "partition_field_y = 2025 AND partition_field_z LIKE 'a%'"
     )
@@ -50,10 +50,12 @@ def test_a_field_two_structs_deep_is_partitioned_and_pruned() -> None:
 
 def test_an_expression_may_look_into_a_struct() -> None:
     term = expression("upper(col0['zip'])", ["at.inner"], pa.string(), field_id="zip")
-    spec = next_spec([term], SCHEMA, {})
+    spec = build_next_spec([term], SCHEMA, {})
     inner = pa.array([{"day": None, "zip": "abc"}], INNER)
     at = pa.StructArray.from_arrays([inner, pa.array([1], pa.int32())], ["inner", "id"])
-    assert spec.partition_values(pa.table({"at": at}), SCHEMA).to_pylist() == [{"zip": "ABC"}]
+    assert spec.compute_partition_values(pa.table({"at": at}), SCHEMA).to_pylist() == [
+        {"zip": "ABC"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -65,37 +67,39 @@ def test_an_expression_may_look_into_a_struct() -> None:
     ],
 )
 def test_rows_of_another_type_are_refused(rows: pa.Table, message: str) -> None:
-    """They would be hashed by other bytes, and fall in other partitions."""
-    spec = next_spec([bucket("id", 8)], SCHEMA, {})
+    """Rows of another type would be hashed by other bytes, and go to other partitions."""
+    spec = build_next_spec([bucket("id", 8)], SCHEMA, {})
     with pytest.raises(SchemaMismatch, match=message):
-        spec.partition_values(rows, SCHEMA)
+        spec.compute_partition_values(rows, SCHEMA)
 
 
 def test_a_dictionary_is_as_good_as_its_values() -> None:
     schema = Schema.of(pa.schema([("name", pa.string())]))
-    spec = next_spec("bucket(8, name)", schema, {})
+    spec = build_next_spec("bucket(8, name)", schema, {})
     plain = pa.table({"name": ["a", "b", None, "a"]})
     coded = pa.table({"name": plain.column("name").combine_chunks().dictionary_encode()})
-    assert spec.partition_values(coded, schema) == spec.partition_values(plain, schema)
+    assert spec.compute_partition_values(coded, schema) == spec.compute_partition_values(
+        plain, schema
+    )
 
 
 @pytest.mark.parametrize(
     ("partition_by", "message"),
     [
-        (["year(ts)"], r"one text"),
+        (["year(ts)"], r"one string"),
         ("year(id)", r"the year of column 'id' \(int64\)"),
         ([bucket("at", 4)], r"column 'at' \(struct"),
         ("at.id", r"AS … in text"),
-        ("at", r"Name a field inside it, as 'at\.inner\.day'\."),
+        ("at", r"Name a field inside it, such as 'at\.inner\.day'\."),
         ("id AS x, ts AS x", r"field id 'x' for both id and ts\. Give one of them another"),
         ("id, id", r"'id' twice"),
         ("zip", r"Did you mean 'at\.inner\.zip'\?"),
         ([year(None)], r"expected column names"),  # type: ignore[arg-type]
     ],
 )
-def test_a_misfit_is_told_by_its_column(partition_by: PartitionBy, message: str) -> None:
+def test_a_misfit_is_reported_with_its_column(partition_by: PartitionBy, message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
-        next_spec(partition_by, SCHEMA, {})
+        build_next_spec(partition_by, SCHEMA, {})
 
 
 def test_one_column_needs_no_list_around_it() -> None:
@@ -108,11 +112,11 @@ def test_one_column_needs_no_list_around_it() -> None:
         (lambda: Schema.of({"id": "int64"}), InvalidSchema),
         (lambda: Schema.from_json(5), InvalidSchema),  # type: ignore[arg-type]
         (lambda: expression("col0", ["id"], "int64"), InvalidSpec),
-        (lambda: bind(None, SCHEMA), InvalidPredicate),  # type: ignore[arg-type]
-        (lambda: bind("year(ts) = 2025", SCHEMA), InvalidPredicate),
+        (lambda: bind_predicate(None, SCHEMA), InvalidPredicate),  # type: ignore[arg-type]
+        (lambda: bind_predicate("year(ts) = 2025", SCHEMA), InvalidPredicate),
     ],
 )
-def test_simple_misuse_is_told_plainly(
+def test_simple_misuse_gets_a_plain_error(
     mistake: Callable[[], object], error: type[Exception]
 ) -> None:
     with pytest.raises(error, match=r"expected|Expected|date_part"):
@@ -144,27 +148,27 @@ def test_a_dropped_source_counts_as_null(
 ) -> None:
     """With the value that a NULL of its type has, though the schema no longer knows the type."""
     schema = Schema.of(pa.schema([("kept", pa.int64()), ("gone", source)]))
-    made = next_spec([expression(sql, ["gone"], result, field_id="x")], schema, {})
+    made = build_next_spec([expression(sql, ["gone"], result, field_id="x")], schema, {})
     rows = pa.table({"kept": [1, 2]})
     nulls = rows.append_column("gone", pa.nulls(2, source))
-    assert made.partition_values(nulls, schema).column("x").to_pylist() == [value, value]
+    assert made.compute_partition_values(nulls, schema).column("x").to_pylist() == [value, value]
     for spec in (made, PartitionSpec.from_json(made.to_json())):
-        found = spec.partition_values(rows, schema.drop("gone")).column("x")
+        found = spec.compute_partition_values(rows, schema.drop("gone")).column("x")
         assert (found.type, found.to_pylist()) == (result, [value, value])
 
 
 def test_of_two_sources_both_may_be_dropped() -> None:
     schema = Schema.of(pa.schema([("kept", pa.int64()), ("ts", MOMENT), ("s", pa.string())]))
     sql = "concat(date_part('year', col0) * 100, upper(col1))"
-    spec = next_spec([expression(sql, ["ts", "s"], pa.string(), field_id="x")], schema, {})
+    spec = build_next_spec([expression(sql, ["ts", "s"], pa.string(), field_id="x")], schema, {})
     rows = pa.table({"kept": [1], "s": ["a"]})
     without = schema.drop("ts")
-    assert spec.partition_values(rows, without).to_pylist() == [{"x": "A"}]
-    assert spec.partition_values(rows, without.drop("s")).to_pylist() == [{"x": ""}]
+    assert spec.compute_partition_values(rows, without).to_pylist() == [{"x": "A"}]
+    assert spec.compute_partition_values(rows, without.drop("s")).to_pylist() == [{"x": ""}]
 
 
-def test_a_value_that_does_not_fit_its_type_is_told() -> None:
-    derivation = parsed("col0 + INTERVAL '1 day'", 1, pa.bool_())
+def test_a_value_that_does_not_fit_its_type_is_reported() -> None:
+    derivation = read_expression("col0 + INTERVAL '1 day'", 1, pa.bool_())
     with pytest.raises(SchemaMismatch, match="Cannot compute the partition value"):
         derivation.apply(pa.array([1], pa.date32()))
 
@@ -191,15 +195,15 @@ def test_partition_values_have_the_declared_type() -> None:
     schema = Schema.of(pa.schema([("i", pa.int64())]))
     field = PartitionField("x", (schema.id_of("i"),), Truncate(3), pa.string())
     with pytest.raises(SchemaMismatch, match=r"'x' holds string, but truncate\(3, i\) gives int64"):
-        PartitionSpec(1, (field,)).partition_values(pa.table({"i": [1234]}), schema)
+        PartitionSpec(1, (field,)).compute_partition_values(pa.table({"i": [1234]}), schema)
 
 
 @pytest.mark.parametrize("kind", [pa.decimal32(7, 2), pa.decimal64(10, 2), pa.decimal128(12, 2)])
 def test_a_decimal_cut_to_nothing_keeps_its_type(kind: pa.DataType) -> None:
     schema = Schema.of(pa.schema([("d", kind)]))
     rows = pa.table({"d": pa.array([Decimal("1.50"), None], kind)})
-    spec = next_spec("truncate(1000000000, d)", schema, {})
-    found = spec.partition_values(rows, schema).column(0)
+    spec = build_next_spec("truncate(1000000000, d)", schema, {})
+    found = spec.compute_partition_values(rows, schema).column(0)
     found.validate(full=True)
     assert {chunk.type for chunk in found.chunks} == {kind}
     assert found.to_pylist() == [Decimal("0.00"), None]

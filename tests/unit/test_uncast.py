@@ -15,7 +15,7 @@ from datafusion import SessionContext
 from phalanx.model.predicates.predicate import FALSE, Compare, In, NotIn, NotNull, Predicate, all_of
 from phalanx.model.predicates.rendering import to_datafusion
 from phalanx.model.predicates.uncast import uncast_comparison, uncast_membership
-from phalanx.model.sql.literals import from_ordinal, type_name, typed_sql
+from phalanx.model.sql.literals import from_ordinal, render_typed, to_type_name
 from phalanx.model.sql.syntax import Column
 from properties.oracle import by_duckdb
 
@@ -111,7 +111,7 @@ def rows_of(domain: pa.Array, target: pa.DataType) -> SessionContext:
     session = SessionContext()
     column = pa.concat_arrays([domain, pa.nulls(1, domain.type)])
     session.register_record_batches("given", [pa.table({"x": column}).to_batches()])
-    cast = f"SELECT x, arrow_cast(x, '{type_name(target)}') AS y FROM given"
+    cast = f"SELECT x, arrow_cast(x, '{to_type_name(target)}') AS y FROM given"
     session.register_record_batches("rows", [session.sql(cast).collect()])
     return session
 
@@ -136,7 +136,7 @@ def differences(
 def differences_in_duckdb(
     domain: pa.Array, target: pa.DataType, checks: Sequence[tuple[str, Predicate]]
 ) -> list[tuple[str, str]]:
-    """The same by DuckDB, which must have words for every check."""
+    """The same by DuckDB, which must support every check."""
     column = pa.concat_arrays([domain, pa.nulls(1, domain.type)])
     rows = pa.table({"x": column, "y": column.cast(target, safe=False)})
     found = []
@@ -161,7 +161,7 @@ def test_comparisons_hold_for_the_same_rows(pair: tuple[pa.Array, list[pa.Scalar
     for constant, operator in itertools.product(constants, OPERATORS):
         predicate = uncast_comparison(X, domain.type, operator, constant)
         assert predicate is not None, (constant, operator)
-        checks.append((f"y {operator} {typed_sql(constant)}", predicate))
+        checks.append((f"y {operator} {render_typed(constant)}", predicate))
     assert differences(rows_of(domain, constants[0].type), checks) == []
     assert differences_in_duckdb(domain, constants[0].type, checks) == []
 
@@ -183,7 +183,7 @@ def test_memberships_hold_for_the_same_rows(pair: tuple[pa.Array, list[pa.Scalar
             continue
         assert predicate is not None, listed
         test = "NOT IN" if negated else "IN"
-        checks.append((f"y {test} ({', '.join(map(typed_sql, listed))})", predicate))
+        checks.append((f"y {test} ({', '.join(map(render_typed, listed))})", predicate))
     assert differences(rows_of(domain, constants[0].type), checks) == []
     assert differences_in_duckdb(domain, constants[0].type, checks) == []
 

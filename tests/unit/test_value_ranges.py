@@ -1,11 +1,11 @@
-"""Conditions on values of which only ranges are known."""
+"""Conditions on values with known ranges only."""
 
 import pyarrow as pa
 import pytest
 
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.schema.schema import Schema
-from phalanx.planning.pruning.value_ranges import ValueRange, may_hold_within
+from phalanx.planning.pruning.value_ranges import ValueRange, can_match_ranges
 
 SCHEMA = Schema.of(pa.schema([("s", pa.string()), ("n", pa.int32())]))
 
@@ -31,4 +31,4 @@ def test_patterns(sql: str, low: str, high: str, expected: bool) -> None:
         "s": ValueRange(low, high, has_null=True, has_nan=False),
         "n": ValueRange(None, None, has_null=True, has_nan=False),
     }
-    assert may_hold_within(bind(sql, SCHEMA), ranges) is expected
+    assert can_match_ranges(bind_predicate(sql, SCHEMA), ranges) is expected

@@ -1,7 +1,7 @@
 """The commands of the `phalanx` shell.
 
-Data goes to stdout; progress, notes and warnings go to stderr. A command ends with 0 when all
-went well, with 1 and one line on stderr when it failed, and with 2 when it was called wrongly.
+Data goes to stdout; progress, notes and warnings go to stderr. The exit code is 0 on success, 1 on
+failure, with one line on stderr, and 2 on a usage error.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from phalanx.cli import upgrading, verifying
-from phalanx.cli.commands import history as changes
-from phalanx.cli.commands import importing, row_changes
-from phalanx.cli.commands import join_plan as joins
-from phalanx.cli.commands import maintenance as history
-from phalanx.cli.commands import rewrite as rewriting
-from phalanx.cli.commands import search as searching
+from phalanx.cli.commands import (
+    history,
+    importing,
+    join_plan,
+    maintenance,
+    rewrite,
+    row_changes,
+    search,
+)
 from phalanx.cli.console import descriptions, json_text
-from phalanx.cli.console.messages import counting_rows, working
+from phalanx.cli.console.messages import OneLineFailures, note, show_row_progress, show_spinner
 from phalanx.cli.console.options import (
     All,
-    Layout,
-    Mode,
+    LayoutChoice,
+    ModeChoice,
     Output,
     OutputOption,
     SnapshotOption,
@@ -33,21 +35,25 @@ from phalanx.cli.console.options import (
     TrustLocations,
     Uri,
     Where,
-    shown_limit,
-    snapshot_of,
-    storage_options,
+    parse_snapshot,
+    parse_storage_options,
+    resolve_limit,
 )
-from phalanx.cli.console.results import printable
+from phalanx.cli.console.results import (
+    escape_unprintable,
+    print_json_rows,
+    print_result,
+    print_scan,
+    warn_of_pruning,
+)
 from phalanx.cli.console.sources import (
     STDIN,
     FormatOption,
     NullOption,
-    chained,
-    source_of,
-    total_rows,
+    chain_sources,
+    count_total_rows,
+    make_source,
 )
-from phalanx.cli.failures import OneLineFailures, note
-from phalanx.cli.results import show_rows, tell, warn_of_pruning, write_json
 from phalanx.errors import InvalidSchema
 from phalanx.model.schema.schema import Schema
 from phalanx.table.opening import create as create_table
@@ -84,37 +90,38 @@ def create(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="The schema as JSON, as describe --output json has it; - for stdin.",
+            help="The schema as JSON, as in describe --output json; - for stdin.",
         ),
     ] = None,
     like: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A data file with the columns that the table gets."),
+        typer.Option(metavar="FILE", help="A data file with the columns of the new table."),
     ] = None,
     format: FormatOption = None,
     null: NullOption = None,
     transaction: Annotated[
-        Mode, typer.Option(help="Commit each partition for itself (weak), or all as one (strong).")
-    ] = Mode.WEAK,
+        ModeChoice,
+        typer.Option(help="Commit each partition separately (weak), or all together (strong)."),
+    ] = ModeChoice.WEAK,
     layout: Annotated[
-        Layout,
+        LayoutChoice,
         typer.Option(
-            help="The newest format (namespace), or a draft: folders named key=value (hive), specs "
-            "of expressions."
+            help="The newest format (namespace), or an earlier draft: folders named key=value "
+            "(hive), or specs of expressions."
         ),
-    ] = Layout.NAMESPACE,
+    ] = LayoutChoice.NAMESPACE,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Make an empty table."""
+    """Create an empty table."""
     if (schema is None) == (like is None):
         raise typer.BadParameter("Give one of --schema and --like.", param_hint="'--schema'")
-    options = storage_options(storage_option)
+    options = parse_storage_options(storage_option)
     if like is not None:
-        columns = source_of(like, format, null, options).schema()
+        columns = make_source(like, format, null, options).read_schema()
     else:
         assert schema is not None
-        columns = _schema_in(schema)
+        columns = _read_schema(schema)
     table = create_table(
         uri,
         columns,
@@ -134,33 +141,35 @@ def create(
 def describe(
     uri: Uri,
     health: Annotated[
-        bool, typer.Option("--health", help="Also what should be done about it, and how.")
+        bool, typer.Option("--health", help="Also report problems and how to fix them.")
     ] = False,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Show the schema, the specs, the mode, and how large the table is."""
-    table = _open(uri, storage_option)
+    """Show the schema, the specs, the mode and the size of a table."""
+    table = _open_table_at(uri, storage_option)
     found = descriptions.table_to_dict(table)
     findings = None
     if health:
-        with working("looking for what should be done"):
+        with show_spinner("checking the health"):
             findings = table.health()
         found["health"] = findings.to_dict()
     if output is Output.JSON:
         typer.echo(json_text.dumps(found, indent=2))
         return
-    descriptions.show_table(found, table.schema)
+    descriptions.print_table(found, table.schema)
     if findings is not None:
         typer.echo()
         for line in str(findings).split("\n"):
-            typer.echo(printable(line))
+            typer.echo(escape_unprintable(line))
 
 
 @app.command()
 def ls(
     uri: Uri,
-    limit: Annotated[int | None, typer.Option(min=0, help="At most so many partitions.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, help="Show at most this many partitions.")
+    ] = None,
     all: All = False,
     snapshot: SnapshotOption = None,
     output: OutputOption = Output.TABLE,
@@ -168,13 +177,13 @@ def ls(
     trust_locations: TrustLocations = False,
 ) -> None:
     """List the partitions with their values, rows, bytes and locations."""
-    most = shown_limit(limit, all, output, _SHOWN_PARTITIONS)
-    table = _open(uri, storage_option, snapshot, trust_locations)
+    most = resolve_limit(limit, all, output, _SHOWN_PARTITIONS)
+    table = _open_table_at(uri, storage_option, snapshot, trust_locations)
     found = descriptions.partitions_to_list(table)
     if output is Output.JSON:
         typer.echo(json_text.dumps(found[:most], indent=2))
     else:
-        descriptions.show_partitions(found, table.uri, most)
+        descriptions.print_partitions(found, table.uri, most)
 
 
 @app.command()
@@ -186,8 +195,8 @@ def explain(
     storage_option: StorageOptions = None,
     trust_locations: TrustLocations = False,
 ) -> None:
-    """Say which partitions a predicate needs, how many of how many, and why."""
-    plan = _open(uri, storage_option, snapshot, trust_locations).plan(where)
+    """Show which partitions a predicate needs, how many of how many, and why."""
+    plan = _open_table_at(uri, storage_option, snapshot, trust_locations).plan(where)
     typer.echo(json_text.dumps(plan.to_dict(), indent=2) if output is Output.JSON else str(plan))
 
 
@@ -207,18 +216,18 @@ def append(
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Add the rows of some files, each row to its partition.
+    """Append the rows of files, each row to its partition.
 
-    All files are read and checked before anything is written. Then, in weak mode, each partition
-    commits for itself.
+    All files are read and checked before anything is written. In weak mode each partition then
+    commits separately.
     """
-    options = storage_options(storage_option)
-    sources = [source_of(name, format, null, options) for name in files]
+    options = parse_storage_options(storage_option)
+    sources = [make_source(name, format, null, options) for name in files]
     table = open_table(uri, storage_options=options)
 
-    with counting_rows(lambda: total_rows(sources)) as progress:
-        rows = table.append(chained(sources, table.schema, progress))
-    tell(
+    with show_row_progress(lambda: count_total_rows(sources)) as progress:
+        rows = table.append(chain_sources(sources, table.schema, progress))
+    print_result(
         output,
         f"Appended {rows:,} rows from {len(files):,} file{'s' if len(files) > 1 else ''}.",
         {"rows": rows, "files": len(files)},
@@ -231,29 +240,29 @@ def scan(
     where: Annotated[str | None, typer.Option(help="An SQL predicate.", show_default=False)] = None,
     columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Only these columns.", show_default=False),
+        typer.Option(metavar="A,B", help="Show only these columns.", show_default=False),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Show at most this many rows.")] = None,
     all: All = False,
-    count: Annotated[bool, typer.Option("--count", help="Only how many rows there are.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
     snapshot: SnapshotOption = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
     trust_locations: TrustLocations = False,
 ) -> None:
-    """Show the rows that match: all of them as JSON, the first ones in a table."""
-    most = limit if count else shown_limit(limit, all, output, _SHOWN_ROWS)
-    table = _open(uri, storage_option, snapshot, trust_locations)
+    """Show the matching rows: all of them as JSON, the first ones in a table."""
+    most = limit if count else resolve_limit(limit, all, output, _SHOWN_ROWS)
+    table = _open_table_at(uri, storage_option, snapshot, trust_locations)
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     found = table.scan(where, names, most)
     warn_of_pruning(found.plan)
     if count:
         rows = found.count_rows()
-        tell(output, str(rows), {"count": rows})
+        print_result(output, str(rows), {"count": rows})
     elif output is Output.JSON:
-        write_json(found.to_batches())
+        print_json_rows(found.to_batches())
     else:
-        hidden = show_rows(found)
+        hidden = print_scan(found)
         if hidden and limit is None:
             total = table.scan(where).count_rows()
             if total > _SHOWN_ROWS:
@@ -267,10 +276,10 @@ def evolve(
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Partition what is written from now on in another way; what is stored stays as it is."""
-    table = _open(uri, storage_option)
+    """Change the partitioning of later rows; stored rows stay as they are."""
+    table = _open_table_at(uri, storage_option)
     made = descriptions.spec_to_dict(table.evolve(partition_by), table.schema)
-    tell(output, f"Spec v{made['id']} by {made['partition_by'] or 'nothing'}.", made)
+    print_result(output, f"Spec v{made['id']} by {made['partition_by'] or 'nothing'}.", made)
 
 
 app.command()(row_changes.delete)
@@ -279,27 +288,27 @@ app.command()(row_changes.merge)
 app.command()(row_changes.retain)
 app.command("import")(importing.import_)
 app.command()(history.snapshots)
-app.command()(changes.changes)
+app.command()(history.changes)
 app.command()(history.rollback)
-app.command()(history.vacuum)
-app.command()(history.erase)
-app.command()(rewriting.rewrite)
-app.command()(searching.search)
-app.command()(searching.index)
-app.command()(joins.join_plan)
-app.command()(upgrading.upgrade)
-app.command()(verifying.verify)
+app.command()(maintenance.vacuum)
+app.command()(maintenance.erase)
+app.command()(rewrite.rewrite)
+app.command()(search.search)
+app.command()(search.index)
+app.command()(join_plan.join_plan)
+app.command()(maintenance.upgrade)
+app.command()(maintenance.verify)
 
 
-def _open(
+def _open_table_at(
     uri: str, options: list[str] | None, snapshot: str | None = None, trusts: bool = False
 ) -> Table:
-    chosen = None if snapshot is None else snapshot_of(snapshot)
-    table = open_table(uri, storage_options=storage_options(options), trust_locations=trusts)
+    chosen = None if snapshot is None else parse_snapshot(snapshot)
+    table = open_table(uri, storage_options=parse_storage_options(options), trust_locations=trusts)
     return table if chosen is None else table.at(chosen)
 
 
-def _schema_in(name: str) -> pa.Schema:
+def _read_schema(name: str) -> pa.Schema:
     try:
         text = sys.stdin.read() if name == STDIN else Path(name).read_text(encoding="utf-8")
         return Schema.from_json(text).arrow

@@ -1,4 +1,4 @@
-"""The plan of a change feed: which snapshots changed which leaves, and which of these are read."""
+"""The plan of a change feed: the changes of leaves to read, snapshot by snapshot."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from phalanx.model.specs.partition_key import PartitionKey, json_value
-from phalanx.planning.pruning.scan_plan import counted
+from phalanx.model.specs.partition_key import PartitionKey, to_json_value
+from phalanx.planning.formatting import format_count
 
-# A plan for people names no more partitions of one snapshot.
-_MOST_NAMED = 5
+# The text of a plan names at most this many partitions of a snapshot.
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """A leaf that a snapshot changed: its versions before and after.
+    """A leaf that a snapshot changed, with its versions before and after.
 
-    None before: there was no such leaf; None after: the snapshot dropped it.
+    `before` is None if the snapshot created the leaf, `after` is None if it dropped the leaf.
     """
 
     snapshot: int
@@ -31,9 +31,9 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """The changes of leaves that are read, snapshot by snapshot, of all that there were.
+    """The changes of leaves to read, snapshot by snapshot.
 
-    `total` counts the changes of leaves by snapshots that changed rows, before any was pruned.
+    `total` counts all changes of leaves by snapshots that changed rows, before pruning.
     """
 
     root: str
@@ -44,7 +44,7 @@ class ChangePlan:
     total: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it; versions as text, because they have 64 bits."""
+        """Return the plan for JSON; versions are text, because they have 64 bits."""
         return {
             "root": self.root,
             "from_snapshot": self.from_snapshot,
@@ -57,7 +57,7 @@ class ChangePlan:
                     "snapshot": each.snapshot,
                     "operation": each.operation,
                     "spec_id": each.key.spec_id,
-                    "values": [json_value(value) for value in each.key.values],
+                    "values": [to_json_value(value) for value in each.key.values],
                     "location": each.location,
                     "before": None if each.before is None else str(each.before),
                     "after": None if each.after is None else str(each.after),
@@ -71,12 +71,12 @@ class ChangePlan:
         lines = [
             f"changes from snapshot {self.from_snapshot} to {self.to_snapshot}",
             f"where {self.where}",
-            f"reads {len(self.changes):,} of {counted(self.total, 'changed partition')}",
+            f"reads {len(self.changes):,} of {format_count(self.total, 'changed partition')}",
         ]
         for number, group in groupby(self.changes, lambda each: each.snapshot):
             changes = list(group)
-            keys = [f"v{each.key.spec_id}{each.key.values}" for each in changes[:_MOST_NAMED]]
-            more = ", …" if len(changes) > _MOST_NAMED else ""
-            done = "+".join(dict.fromkeys(each.operation for each in changes))
-            lines.append(f"  snapshot {number} ({done}): {', '.join(keys)}{more}")
+            keys = [f"v{each.key.spec_id}{each.key.values}" for each in changes[:_MAX_NAMED]]
+            more = ", …" if len(changes) > _MAX_NAMED else ""
+            operations = "+".join(dict.fromkeys(each.operation for each in changes))
+            lines.append(f"  snapshot {number} ({operations}): {', '.join(keys)}{more}")
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The plan of an import: what of another system becomes what here, and how much there is to do."""
+"""The plan of an import: how specs and columns map, and how much data is left to import."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from phalanx.model.specs.partition_by import PartitionTerm
-from phalanx.planning.pruning.scan_plan import counted, readable
+from phalanx.planning.formatting import format_bytes, format_count
 
 EXACT, CHANGED, REFUSED = "exact", "changed", "refused"
-_SHOWN_FIELDS = 200
+_MAX_SHOWN_COLUMNS = 200
 
 
 class ImportUnit(Protocol):
-    """A piece of a source that is imported as a whole; it must be picklable.
+    """A part of a source that is imported as a whole. It must be picklable.
 
-    A file with its deletes, a fragment of a Lance table, a leaf.
+    For example a file with its deletes, a fragment of a Lance table, or a leaf.
     """
 
     @property
     def id(self) -> str:
-        """What no other unit of the source has, now and later, unless it holds the same rows."""
+        """An id that only units with the same rows share, also in later states of the source."""
 
     @property
     def rows(self) -> int:
-        """How many rows it gives, deleted ones left out."""
+        """The number of rows, without deleted ones."""
 
     @property
     def bytes(self) -> int:
-        """About how much has to be read."""
+        """The approximate number of bytes to read."""
 
     def check(self) -> None:
-        """Refuse a unit that cannot be read, because a file of it is gone or broken."""
+        """Raise an error if a file of the unit is missing or damaged."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, wherever it is called."""
+        """Yield the rows; callable in any process."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldMapping:
-    """What a partition field of the source becomes.
+    """How a partition field of the source maps to the new table.
 
-    It carries over exactly if each row keeps its partition value, and changes its meaning if rows
-    are placed by another function of the same columns. `becomes` is None where it is refused.
+    It is exact if each row keeps its partition, and changed if rows are partitioned by another
+    function of the same columns. `becomes` is None if the field is refused.
     """
 
     source: str
@@ -54,7 +54,7 @@ class FieldMapping:
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The mapping as JSON has it."""
+        """Return the mapping for JSON."""
         return {
             "source": self.source,
             "becomes": self.becomes,
@@ -75,7 +75,7 @@ class FieldMapping:
 
 @dataclass(frozen=True, slots=True)
 class SpecMapping:
-    """What a spec of the source becomes, field by field; only the newest decides here."""
+    """How a spec of the source maps, field by field. Only the newest spec is used."""
 
     spec_id: int
     label: str
@@ -83,7 +83,7 @@ class SpecMapping:
     fields: tuple[FieldMapping, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The mapping as JSON has it."""
+        """Return the mapping for JSON."""
         return {
             "spec_id": self.spec_id,
             "partition_by": self.label,
@@ -94,7 +94,7 @@ class SpecMapping:
 
 @dataclass(frozen=True, slots=True)
 class ColumnMapping:
-    """What a column of the source is stored as; None where it is refused."""
+    """The stored type of a column of the source; None if the column is refused."""
 
     name: str
     source: str
@@ -102,7 +102,7 @@ class ColumnMapping:
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The mapping as JSON has it."""
+        """Return the mapping for JSON."""
         return {
             "name": self.name,
             "source": self.source,
@@ -120,35 +120,35 @@ class ColumnMapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
-    """So many files, with rows and bytes; rows are None where nobody knows before they are read."""
+class ImportSize:
+    """A number of files, rows and bytes. `rows` is None if it is unknown before reading."""
 
     files: int
     rows: int | None
     bytes: int
 
     @classmethod
-    def of(cls, units: Sequence[ImportUnit]) -> Amount:
-        """All of the units."""
+    def of(cls, units: Sequence[ImportUnit]) -> ImportSize:
+        """Return the size of all units together."""
         rows = sum(unit.rows for unit in units)
         return cls(len(units), rows, sum(unit.bytes for unit in units))
 
     def to_dict(self) -> dict[str, Any]:
-        """The amount as JSON has it."""
+        """Return the size for JSON."""
         return {"files": self.files, "rows": self.rows, "bytes": self.bytes}
 
     def __str__(self) -> str:
-        rows = "rows unknown" if self.rows is None else counted(self.rows, "row")
-        return f"{counted(self.files, 'file')}, {rows}, {readable(self.bytes)}"
+        rows = "rows unknown" if self.rows is None else format_count(self.rows, "row")
+        return f"{format_count(self.files, 'file')}, {rows}, {format_bytes(self.bytes)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What an import brings from where to where: specs, columns, and how much in how many chunks.
+    """The source and target of an import, the mappings, and the amount of data in chunks.
 
-    `state` says which state of the source it is. `chosen_by` says who decided `partition_by`: the
-    source, the user, or the table that is there already. `left` is what `total` has that the table
-    has not yet. An upgrade changes the table where it is, and brings nothing.
+    `state` names the state of the source. `chosen_by` says where `partition_by` comes from: the
+    source, the user, or the existing table. `remaining` is the part of `total` that the table does
+    not have yet. An upgrade changes the table in place and imports nothing.
     """
 
     system: str
@@ -161,15 +161,15 @@ class ImportPlan:
     chosen_by: str
     specs: tuple[SpecMapping, ...]
     columns: tuple[ColumnMapping, ...]
-    total: Amount
-    left: Amount
+    total: ImportSize
+    remaining: ImportSize
     chunks: int
     is_upgrade: bool = False
     notes: tuple[str, ...] = ()
 
     @property
-    def refused(self) -> tuple[str, ...]:
-        """Why it cannot be done; nothing if it can."""
+    def refusals(self) -> tuple[str, ...]:
+        """The reasons why the import is impossible; empty if it is possible."""
         found = [str(column) for column in self.columns if column.stored is None]
         if self.chosen_by == "source":
             found += [
@@ -182,7 +182,7 @@ class ImportPlan:
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
+        """Return the plan for JSON."""
         return {
             "system": self.system,
             "source": self.source,
@@ -194,9 +194,9 @@ class ImportPlan:
             "chosen_by": self.chosen_by,
             "specs": [spec.to_dict() for spec in self.specs],
             "columns": [column.to_dict() for column in self.columns],
-            "refused": list(self.refused),
+            "refused": list(self.refusals),
             "total": self.total.to_dict(),
-            "left": self.left.to_dict(),
+            "left": self.remaining.to_dict(),
             "chunks": self.chunks,
             "notes": list(self.notes),
         }
@@ -209,28 +209,32 @@ class ImportPlan:
         doing = "upgrade" if self.is_upgrade else "import"
         yield f"{doing} of {self.source} ({self.system}{state})"
         if not self.is_upgrade:
-            there = "a new table" if self.is_new else "which is there"
-            yield f"into {self.uri}, {there}"
-        who = {"source": "as in the source", "user": "as asked for", "table": "as the table is"}
-        yield f"partitioned by {self.label or 'nothing'}, {who[self.chosen_by]}"
+            target = "a new table" if self.is_new else "an existing table"
+            yield f"into {self.uri}, {target}"
+        origins = {
+            "source": "as in the source",
+            "user": "as requested",
+            "table": "as the table is",
+        }
+        yield f"partitioned by {self.label or 'nothing'}, {origins[self.chosen_by]}"
         for spec in self.specs:
             yield from self._spec_lines(spec)
         kept = [column for column in self.columns if column.stored == column.source]
         plain = [column for column in kept if not column.why]
-        yield f"columns: {counted(len(plain), 'column')} of {len(self.columns):,} as they are"
-        told = [column for column in self.columns if column not in plain]
-        for column in told[:_SHOWN_FIELDS]:
+        yield f"columns: {format_count(len(plain), 'column')} of {len(self.columns):,} unchanged"
+        changed = [column for column in self.columns if column not in plain]
+        for column in changed[:_MAX_SHOWN_COLUMNS]:
             yield f"  {column}"
-        if (hidden := len(told) - _SHOWN_FIELDS) > 0:
-            yield f"  and {counted(hidden, 'column')} more"
-        yield f"brings {self.left} in {counted(self.chunks, 'chunk')}"
-        if self.left != self.total:
-            yield f"of {self.total}; the others are there already"
+        if (hidden := len(changed) - _MAX_SHOWN_COLUMNS) > 0:
+            yield f"  and {format_count(hidden, 'column')} more"
+        yield f"imports {self.remaining} in {format_count(self.chunks, 'chunk')}"
+        if self.remaining != self.total:
+            yield f"of {self.total}; the rest is already imported"
         yield from self.notes
 
     def _spec_lines(self, spec: SpecMapping) -> Iterator[str]:
         is_kept = spec.is_newest and self.chosen_by == "source"
-        rest = "" if is_kept else ", whose rows are placed anew"
+        rest = "" if is_kept else ", whose rows are repartitioned"
         yield f"spec v{spec.spec_id} by {spec.label or 'nothing'}{rest}"
         if is_kept:
             for field in spec.fields:

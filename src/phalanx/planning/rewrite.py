@@ -1,7 +1,7 @@
-"""Which data files to rewrite together: a partition filter over several specs, then bin-packing.
+"""Plan which data files to rewrite together: a partition filter over all specs, then bin-packing.
 
-Entries of any source, by spec id → partition filter → candidates by size and deletes → groups by
-key → bins of a bounded size → groups that are worth it → in order → limited.
+Entries by spec id → partition filter → candidates by size and deletes → groups by partition key →
+bins of a bounded size → groups worth rewriting → order → limit.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from phalanx.arguments import JobOrder
 from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.partition_key import PartitionKey
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.planning.rewrites.entries import checked, file_entries
+from phalanx.planning.rewrites.entries import file_entries, normalize_entries
 from phalanx.planning.rewrites.filter import (
     Diagnostic,
     FilterStats,
     MultiSpecPartitionFilter,
-    unknown_spec,
+    unknown_spec_error,
 )
-from phalanx.planning.rewrites.groups import Packed, joined, packed
-from phalanx.planning.rewrites.options import JOB_ORDERS, JobOrder, RewriteOptions
+from phalanx.planning.rewrites.groups import PackedSpec, combine_specs, pack_files
+from phalanx.planning.rewrites.options import JOB_ORDERS, RewriteOptions
 from phalanx.planning.rewrites.plan import (
     DeleteFile,
     LeftOut,
@@ -32,7 +33,7 @@ from phalanx.planning.rewrites.plan import (
     RewritePlan,
     SpecSummary,
 )
-from phalanx.planning.rewrites.selection import selected
+from phalanx.planning.rewrites.selection import select_groups
 
 __all__ = [
     "JOB_ORDERS",
@@ -54,17 +55,17 @@ __all__ = [
 
 
 class RewriteDataFilesPlanningResult(NamedTuple):
-    """A plan, and how far its filter could be evaluated."""
+    """A plan with the statistics of its filter."""
 
     plan: RewritePlan
     filter_stats: FilterStats
 
 
 class RewriteDataFilesPlanner:
-    """Plans a rewrite of the entries, a table of them for each spec (see `file_entries`).
+    """Plans a rewrite of the entries, given as one table for each spec (see `file_entries`).
 
-    `filter` is one that was made of the options' `partition_filter` before, to choose which entries
-    to load: what it decided then is not evaluated again.
+    `filter` is an existing filter for the options' `partition_filter`, for example one that chose
+    which entries to load. Its earlier decisions are not evaluated again.
     """
 
     def __init__(
@@ -83,27 +84,27 @@ class RewriteDataFilesPlanner:
         self._filter = filter
 
     def plan(self) -> RewritePlan:
-        """The plan; the same entries in any order give the same one."""
+        """Return the plan. It does not depend on the order of the entries."""
         return self.plan_with_stats().plan
 
     def plan_with_stats(self) -> RewriteDataFilesPlanningResult:
-        """The plan, and how far its filter could be evaluated."""
-        options, filter = self._options, self._bound()
-        found = [self._packed(spec_id, filter) for spec_id in sorted(self._entries)]
+        """Return the plan and the statistics of its filter."""
+        options, filter = self._options, self._bind_filter()
+        packed = [self._pack_spec(spec_id, filter) for spec_id in sorted(self._entries)]
         if filter is not None and options.strict:
             filter.check()
         stats = FilterStats() if filter is None else filter.stats
-        stats = replace(stats, fail_open_files=sum(each.fail_open for each in found))
-        candidates = joined(found)
-        selection = selected(candidates, options)
+        stats = replace(stats, fail_open_files=sum(each.fail_open for each in packed))
+        candidates = combine_specs(packed)
+        selection = select_groups(candidates, options)
         plan = RewritePlan(
             where=None if filter is None else str(filter),
             options=options,
-            specs=tuple(map(self._summary, found)),
+            specs=tuple(map(self._summarize, packed)),
             stats=stats,
             diagnostics=() if filter is None else filter.diagnostics,
-            untold=0 if filter is None else filter.untold,
-            keys={each.spec_id: each.keys for each in found},
+            more_diagnostics=0 if filter is None else filter.more_diagnostics,
+            keys={each.spec_id: each.keys for each in packed},
             candidates=candidates.files,
             chosen=selection.chosen,
             ids=selection.ids,
@@ -112,8 +113,8 @@ class RewriteDataFilesPlanner:
         )
         return RewriteDataFilesPlanningResult(plan, stats)
 
-    def _bound(self) -> MultiSpecPartitionFilter | None:
-        """The filter, whose names and types must fit the schema; None if everything is meant."""
+    def _bind_filter(self) -> MultiSpecPartitionFilter | None:
+        """Return the filter, bound to the schema; None if there is none."""
         where, case_sensitive = self._options.partition_filter, self._options.case_sensitive
         if self._filter is not None or where is None:
             return self._filter
@@ -121,12 +122,12 @@ class RewriteDataFilesPlanner:
             where, self._specs, self._schema, case_sensitive=case_sensitive
         )
 
-    def _packed(self, spec_id: int, filter: MultiSpecPartitionFilter | None) -> Packed:
+    def _pack_spec(self, spec_id: int, filter: MultiSpecPartitionFilter | None) -> PackedSpec:
         if spec_id not in self._specs:
-            raise unknown_spec(spec_id, self._specs)
-        entries = checked(self._entries[spec_id], spec_id, self._specs[spec_id])
-        return packed(spec_id, entries, self._options, filter)
+            raise unknown_spec_error(spec_id, self._specs)
+        entries = normalize_entries(self._entries[spec_id], spec_id, self._specs[spec_id])
+        return pack_files(spec_id, entries, self._options, filter)
 
-    def _summary(self, found: Packed) -> SpecSummary:
+    def _summarize(self, found: PackedSpec) -> SpecSummary:
         label = self._specs[found.spec_id].label(self._schema)
         return SpecSummary(found.spec_id, label, found.total, found.matching)

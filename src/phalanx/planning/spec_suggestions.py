@@ -1,6 +1,6 @@
-"""Other ways to partition, for partitions that are too small or too large: a spec as text.
+"""Suggest coarser or finer specs, as text, for partitions that are too small or too large.
 
-What comes back is a suggestion. It fits the schema; whether it fits the queries, the owner knows.
+A suggestion is valid for the schema. Whether it suits the queries is for the user to decide.
 """
 
 from __future__ import annotations
@@ -13,60 +13,70 @@ import pyarrow.types as pt
 
 from phalanx.errors import PhalanxError
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.spec import PartitionField, PartitionSpec
-from phalanx.model.sql.literals import quote
+from phalanx.model.sql.literals import quote_identifier
 from phalanx.model.transforms.buckets import Bucket
 from phalanx.model.transforms.calendar_parts import DATE_CHAIN
 from phalanx.model.transforms.transform import IDENTITY
 
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
-# A partition is cut in so many at once, and not in more.
-_MOST_PARTS = 64
+# Split a partition into at most this many parts.
+_MAX_PARTS = 64
 
 
-def coarser(specs: Mapping[int, PartitionSpec], schema: Schema, fewer: int) -> str | None:
-    """The newest spec with about so many times fewer partitions, by its innermost field."""
+def suggest_coarser_spec(
+    specs: Mapping[int, PartitionSpec], schema: Schema, fewer: int
+) -> str | None:
+    """Suggest a spec with about `fewer` times fewer partitions, by changing the innermost field."""
     spec = specs[max(specs)]
     if not spec.fields:
         return None
     *outer, inner = spec.fields
-    before = _texts(outer, schema)
-    return _first(_coarser_fields(inner, schema, fewer), before, (), specs, schema)
+    before = _format_fields(outer, schema)
+    return _find_first_valid(_list_coarser_fields(inner, schema, fewer), before, (), specs, schema)
 
 
-def finer(specs: Mapping[int, PartitionSpec], schema: Schema, parts: int) -> str | None:
-    """The newest spec with its partitions cut in about so many parts."""
-    parts = min(_MOST_PARTS, 1 << max(1, (parts - 1).bit_length()))
+def suggest_finer_spec(
+    specs: Mapping[int, PartitionSpec], schema: Schema, parts: int
+) -> str | None:
+    """Suggest a spec that splits each partition into about `parts` parts."""
+    parts = min(_MAX_PARTS, 1 << max(1, (parts - 1).bit_length()))
     spec = specs[max(specs)]
-    for place, field in enumerate(spec.fields):
-        before, after = spec.fields[:place], spec.fields[place + 1 :]
-        found = _first(
-            _finer_fields(field, spec, schema, parts),
-            _texts(before, schema),
-            _texts(after, schema),
+    for position, field in enumerate(spec.fields):
+        before, after = spec.fields[:position], spec.fields[position + 1 :]
+        found = _find_first_valid(
+            _list_finer_fields(field, spec, schema, parts),
+            _format_fields(before, schema),
+            _format_fields(after, schema),
             specs,
             schema,
         )
         if found is not None:
             return found
-    return _first(_more_fields(spec, schema, parts), _texts(spec.fields, schema), (), specs, schema)
+    return _find_first_valid(
+        _list_bucket_fields(spec, schema, parts),
+        _format_fields(spec.fields, schema),
+        (),
+        specs,
+        schema,
+    )
 
 
-def _first(
+def _find_first_valid(
     candidates: Iterator[Sequence[str]],
     before: Sequence[str] | None,
     after: Sequence[str] | None,
     specs: Mapping[int, PartitionSpec],
     schema: Schema,
 ) -> str | None:
-    """The first of the candidates that makes a spec of its own."""
+    """Return the first candidate that is a valid new spec."""
     if before is None or after is None:
         return None
     for fields in candidates:
         text = ", ".join([*before, *fields, *after])
         try:
-            made = next_spec(text, schema, specs)
+            made = build_next_spec(text, schema, specs)
         except PhalanxError:
             continue
         if made.fields != specs[max(specs)].fields:
@@ -74,8 +84,10 @@ def _first(
     return None
 
 
-def _coarser_fields(field: PartitionField, schema: Schema, fewer: int) -> Iterator[Sequence[str]]:
-    names = _names(field, schema)
+def _list_coarser_fields(
+    field: PartitionField, schema: Schema, fewer: int
+) -> Iterator[Sequence[str]]:
+    names = _list_source_names(field, schema)
     match field.derivation:
         case Bucket(num_buckets=count) if names is not None:
             fitting = [n for n in range(2, count // max(fewer, 2) + 1) if count % n == 0]
@@ -90,10 +102,10 @@ def _coarser_fields(field: PartitionField, schema: Schema, fewer: int) -> Iterat
     yield []
 
 
-def _finer_fields(
+def _list_finer_fields(
     field: PartitionField, spec: PartitionSpec, schema: Schema, parts: int
 ) -> Iterator[Sequence[str]]:
-    names = _names(field, schema)
+    names = _list_source_names(field, schema)
     if names is None:
         return
     match field.derivation:
@@ -106,35 +118,35 @@ def _finer_fields(
                 yield [derivation.label(*names), DATE_CHAIN[last].label(*names)]
 
 
-def _more_fields(spec: PartitionSpec, schema: Schema, parts: int) -> Iterator[Sequence[str]]:
-    """A bucket of each column that is not partitioned by yet, whole numbers and text first."""
+def _list_bucket_fields(spec: PartitionSpec, schema: Schema, parts: int) -> Iterator[Sequence[str]]:
+    """Yield a bucket of each column without a partition field, integers and text first."""
     taken = {source for field in spec.fields for source in field.source_ids}
     columns = [schema.arrow.field(name) for name in schema.names if schema.id_of(name) not in taken]
-    for column in sorted(columns, key=lambda column: not _tells_rows_apart(column.type)):
-        yield [f"bucket({parts}, {_quoted(column.name)})"]
+    for column in sorted(columns, key=lambda column: not _has_many_values(column.type)):
+        yield [f"bucket({parts}, {_quote_name(column.name)})"]
 
 
-def _tells_rows_apart(kind: pa.DataType) -> bool:
+def _has_many_values(kind: pa.DataType) -> bool:
     return bool(pt.is_integer(kind) or pt.is_string(kind) or pt.is_large_string(kind))
 
 
-def _texts(fields: Sequence[PartitionField], schema: Schema) -> list[str] | None:
-    """The fields as text; None if one of them has none: an expression, or a source that is gone."""
+def _format_fields(fields: Sequence[PartitionField], schema: Schema) -> list[str] | None:
+    """Return the fields as text; None if one is an expression or has a dropped source."""
     texts = []
     for field in fields:
-        names = _names(field, schema)
+        names = _list_source_names(field, schema)
         if names is None:
             return None
         texts.append(field.derivation.label(*names))
     return texts
 
 
-def _names(field: PartitionField, schema: Schema) -> list[str] | None:
+def _list_source_names(field: PartitionField, schema: Schema) -> list[str] | None:
     paths = [schema.path_of(source) for source in field.source_ids]
     if field.expression is not None or None in paths:
         return None
-    return [_quoted(".".join(path)) for path in paths if path is not None]
+    return [_quote_name(".".join(path)) for path in paths if path is not None]
 
 
-def _quoted(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else quote(name, '"')
+def _quote_name(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else quote_identifier(name, '"')

@@ -1,4 +1,4 @@
-"""A Spark session that is set up for Phalanx."""
+"""Configuration of Spark sessions for Phalanx."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from phalanx.spark.sql import bridge
 
 Builder = TypeVar("Builder")
 
-# Rows travel between the JVM and Python in batches: short ones cost more than the rows.
+# Rows are exchanged between the JVM and Python in batches; small ones are slow.
 _BATCH_ROWS = 65_536
 
 
 def configure(builder: Builder) -> Builder:
-    """The builder of a Spark session with what Phalanx needs; what is set already stays.
+    """Add the settings that Phalanx needs to a session builder; keep settings that are set.
 
     `spark = phalanx.spark.configure(SparkSession.builder).getOrCreate()`
 
-    That includes a few classes in Java, without which queries read all columns and partitions,
-    joins shuffle, and rows travel slower; they are compiled once.
+    This includes a jar of Java classes, compiled once. Without them queries read all columns and
+    partitions, joins shuffle, and rows are transferred more slowly.
     `.config("spark.phalanx.bridge", "false")` leaves them out.
     """
-    # The workers take another Python otherwise: the first one on the path.
+    # Otherwise workers use the first Python on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Spark forks to start a JVM, where nothing of Lance is used.
+    # PySpark forks to start the JVM, which does not use Lance.
     warnings.filterwarnings("ignore", "lance is not fork-safe", UserWarning)
     set_already = getattr(builder, "_options", {})
     missing = {key: value for key, value in _SETTINGS.items() if key not in set_already}
-    for key, value in (missing | _bridged(set_already)).items():
+    for key, value in (missing | _bridge_settings(set_already)).items():
         builder = builder.config(key, value)  # type: ignore[attr-defined]
     return builder
 
 
-def _bridged(set_already: Mapping[str, object]) -> dict[str, str]:
-    """The classes in Java, for a Spark that this process starts."""
+def _bridge_settings(set_already: Mapping[str, object]) -> dict[str, str]:
+    """Return the settings for the Java classes, for a Spark that this process starts."""
     if str(set_already.get("spark.remote", "")).startswith("sc://"):
         return {}
     is_wanted = str(set_already.get("spark.phalanx.bridge", "true")).lower() != "false"
-    jar = bridge.jar() if is_wanted else None
+    jar = bridge.find_jar() if is_wanted else None
     if jar is None:
         _check_no_catalog(set_already)
         return {}
@@ -67,13 +67,13 @@ def _bridged(set_already: Mapping[str, object]) -> dict[str, str]:
 
 
 def _check_no_catalog(set_already: Mapping[str, object]) -> None:
-    """Refuse a catalog that Spark would not find, and say nothing more about."""
+    """Refuse a catalog whose Java class would be missing."""
     for key, value in set_already.items():
         name = key.removeprefix(_CATALOG)
         if key.startswith(_CATALOG) and "." not in name and value == _CATALOG_CLASS:
             raise PhalanxError(
-                f"The catalog {name!r} needs the classes in Java, and this session is without "
-                "them. Have a JDK 17 or newer installed and spark.phalanx.bridge not false, or "
+                f"The catalog {name!r} needs the Java classes of Phalanx, which this session does "
+                "not have. Install JDK 17 or newer and leave spark.phalanx.bridge unset, or "
                 "leave the catalog out and read tables by path, with format('phalanx')."
             )
 
@@ -83,8 +83,8 @@ _CATALOG_CLASS = "phalanx.bridge.Catalog"
 _JARS = "spark.jars"
 _EXTENSIONS = "spark.sql.extensions"
 
-# Spark takes partitions for what they are in joins and groups: also where one side has keys that
-# the other lacks, where one has 16 buckets and the other 8, and where there are more keys.
+# Spark uses reported partitions in joins and groups: also if one side lacks keys of the other, if
+# one has 16 buckets and the other 8, and if there are more partition keys than join keys.
 _BUCKETING = "spark.sql.sources.v2.bucketing"
 _JOIN_SETTINGS = {
     f"{_BUCKETING}.enabled": "true",
@@ -96,13 +96,13 @@ _JOIN_SETTINGS = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
 }
 
-# By TCP the first rows of each task come 40 ms late: either side waits for the other's word.
+# With TCP the first rows of each task are delayed by 40 ms.
 _SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}
 
 _SETTINGS = {
     **_SOCKETS,
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(_BATCH_ROWS),
-    # Columns of times are read as such.
+    # Allow columns of type TIME.
     "spark.sql.timeType.enabled": "true",
 }
 
@@ -118,10 +118,10 @@ _LOCAL_SETTINGS = {
 
 
 def local_session(name: str = "phalanx", log: str | os.PathLike[str] | None = None) -> SparkSession:
-    """A session on all cores of this machine, or the one that there is.
+    """Return the active session, or start one on all cores of this machine.
 
-    What Spark and its workers print goes to a log file, and never between the caller's own lines;
-    one without a name is removed when the process ends.
+    The output of Spark and its workers goes to a log file, not to the caller's output. Without
+    `log` it is a temporary file, which is removed when the process ends.
     """
     if (running := SparkSession.getActiveSession()) is not None:
         return running
@@ -130,7 +130,7 @@ def local_session(name: str = "phalanx", log: str | os.PathLike[str] | None = No
         builder = builder.config(key, value)
     path = _temporary_log() if log is None else Path(log)
     try:
-        with _printing_to(path):
+        with _redirect_output(path):
             return builder.getOrCreate()
     except PySparkException:
         lines = path.read_text(errors="replace").strip().splitlines() or ["nothing"]
@@ -149,8 +149,8 @@ def _temporary_log() -> Path:
 
 
 @contextmanager
-def _printing_to(path: Path) -> Iterator[None]:
-    """Have the processes that are started meanwhile print to a file for as long as they live."""
+def _redirect_output(path: Path) -> Iterator[None]:
+    """Redirect the output of processes that start in this block to a file, for their lifetime."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]

@@ -1,1 +1,6 @@
-"""The facade a user holds: `Table`, and how to make and open one."""
+"""Tables as users see them: `Table`, and how to create and open one.
+
+This layer runs the plans of `planning` on the leaves and manifests of `storage`. It imports no
+Spark, and hands work to a runner that `phalanx/__init__.py` registers. Begin with `table.py`, whose
+methods delegate to the packages below, and `handle.py`, which checks what a write needs.
+"""

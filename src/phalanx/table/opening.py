@@ -1,4 +1,4 @@
-"""Tables made and opened: where one is, and in which layout."""
+"""Creating and opening tables, in each layout."""
 
 from __future__ import annotations
 
@@ -6,30 +6,37 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import pyarrow as pa
 
-from phalanx.errors import NotPartitioned, PhalanxError
+from phalanx.arguments import Layout, Mode
+from phalanx.errors import InvalidArgument, NotPartitioned
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
+from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.hive_properties import HiveProperties
 from phalanx.model.specs.partition_by import PartitionBy
-from phalanx.model.stored_json import TEXT, check_object, parse
+from phalanx.model.stored_json import TEXT, check_object, parse_json
 from phalanx.storage.commit import creation
 from phalanx.storage.hive import creation as hive_creation
-from phalanx.storage.hive.root import open_root
-from phalanx.storage.lance.failures import told
+from phalanx.storage.hive.root import open_table_state
+from phalanx.storage.lance.failures import translate_errors
 from phalanx.storage.lance.location import Location
 from phalanx.storage.leaf.leaf import check_storable
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.storage.state.naming import new_salt
-from phalanx.storage.state.properties import EXPRESSIONS, NAMESPACE, Properties, properties_of
-from phalanx.storage.state.table_state import LeafListing
+from phalanx.storage.state.naming import generate_salt
+from phalanx.storage.state.properties import (
+    EXPRESSIONS_LAYOUT,
+    NAMESPACE_LAYOUT,
+    Properties,
+    parse_properties,
+)
+from phalanx.storage.state.table_state import TableState
 from phalanx.table.jobs.write_job import APPEND, WriteJob
 from phalanx.table.table import Table
-from phalanx.table.transactions import strong_mode as strong
+from phalanx.table.transactions import strong_mode
 
-LAYOUTS = (NAMESPACE, EXPRESSIONS, "hive")
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 
 def create(
@@ -37,49 +44,71 @@ def create(
     schema: pa.Schema,
     partition_by: PartitionBy,
     *,
-    transaction: str = "weak",
-    layout: str = "namespace",
+    transaction: Mode = "weak",
+    layout: Layout = "namespace",
     storage_options: dict[str, str] | None = None,
     checksums: bool = False,
 ) -> Table:
-    """Make a partitioned namespace; an existing one is an error.
+    """Create a partitioned namespace.
 
-    With `layout="expressions"` it is one of the draft in which every partition field is stored as
-    an expression; its buckets go by `md5_int`, and are never those of the newest format.
-    `layout="hive"` makes one of `key=value` folders instead, which has weak mode only. With
-    `checksums` it is written down what each file holds, for `Table.verify` to compare; see
-    `Table.set_checksums` for what that costs.
+    Args:
+        uri: The path or URI. There must be no table yet.
+        schema: The columns; each gets a `lance:field_id`, unless all have one.
+        partition_by: A list whose items are column names (identity) or made by `identity`, `year`,
+            `month`, `day`, `hour`, `bucket`, `multi_bucket`, `truncate` or `expression`; or the
+            same as text: "year(ts), bucket(16, id), country".
+        transaction: "weak": a write commits each partition by itself; "strong": one snapshot.
+        layout: "namespace", the newest format; "expressions", a draft of it that stores every
+            partition field as an expression, with other buckets (`md5_int`); or "hive", folders
+            named `key=value`, in weak mode only.
+        storage_options: The options of the object store, such as credentials.
+        checksums: Record a checksum of each file, for `Table.verify`; see `Table.set_checksums`
+            for the cost.
+
+    Returns:
+        The new table.
+
+    Raises:
+        InvalidSchema: The schema cannot be stored.
+        InvalidSpec: `partition_by` does not fit the schema, or breaks a rule of the format.
+        InvalidArgument: `transaction` or `layout` is none of the above, or they do not go together.
+        PhalanxError: There is a table already.
+
+    Example:
+        >>> events = phalanx.create(uri, schema, ["country", phalanx.bucket("id", 16)])
+        >>> events
+        <phalanx.Table ... by country, bucket(16, id)>
     """
     if layout not in LAYOUTS:
-        raise PhalanxError(
-            f"Cannot create a table with layout={layout!r}: expected {NAMESPACE!r}, the newest "
-            f"format, or {EXPRESSIONS!r} or 'hive', drafts before it."
+        raise InvalidArgument(
+            f"Cannot create a table with layout={layout!r}: expected {NAMESPACE_LAYOUT!r}, the "
+            f"newest format, or {EXPRESSIONS_LAYOUT!r} or 'hive', drafts before it."
         )
     location = Location.of(uri, storage_options)
     if layout == "hive" and checksums:
-        raise PhalanxError(
+        raise InvalidArgument(
             f"Cannot create {location} with checksums: the hive layout has none. Use "
             "layout='namespace', or leave them out."
         )
     if layout == "hive":
         return Table(_create_hive(location, schema, partition_by, transaction))
-    properties = _properties(location, schema, partition_by, transaction, layout, checksums)
-    with told(f"create {location}"):
-        manifest = creation.create(location, properties)
-        return Table(strong.complete(manifest) if transaction == "strong" else manifest)
+    properties = _build_properties(location, schema, partition_by, transaction, layout, checksums)
+    with translate_errors(f"create {location}"):
+        manifest = creation.create_namespace(location, properties)
+        return Table(strong_mode.complete_change(manifest) if transaction == "strong" else manifest)
 
 
 def create_for_rows(
     location: Location, schema: pa.Schema, partition_by: PartitionBy, transaction: str
 ) -> Table:
-    """A table of the newest format, whose first snapshot is that of the rows that follow."""
-    properties = _properties(location, schema, partition_by, transaction)
-    return Table(creation.create(location, properties, with_head=transaction == "strong"))
+    """Create a table of the newest format, whose first snapshot adds its first rows."""
+    properties = _build_properties(location, schema, partition_by, transaction)
+    return Table(creation.create_namespace(location, properties, with_head=transaction == "strong"))
 
 
 @dataclass(frozen=True, slots=True)
 class NewTable:
-    """A table of the newest format that is not there yet: it is made with its first rows."""
+    """A table of the newest format that is created with its first rows."""
 
     location: Location
     properties: Properties
@@ -88,47 +117,47 @@ class NewTable:
     def of(
         cls, location: Location, schema: pa.Schema, partition_by: PartitionBy, transaction: str
     ) -> NewTable:
-        """The table with these columns, partitions and mode."""
-        return cls(location, _properties(location, schema, partition_by, transaction))
+        """Make the table with these columns, partitions and mode."""
+        return cls(location, _build_properties(location, schema, partition_by, transaction))
 
     @classmethod
     def from_json(cls, location: Location, text: str) -> NewTable:
-        """The table, as `to_json` wrote it down."""
+        """Read what `to_json` wrote."""
         what = f"the properties of the new table {location}"
-        said = parse(text, what)
-        check_object(said, what, dict.fromkeys(said if isinstance(said, dict) else (), TEXT))
-        properties = properties_of(said, location.uri)
+        found = parse_json(text, what)
+        check_object(found, what, dict.fromkeys(found if isinstance(found, dict) else (), TEXT))
+        properties = parse_properties(found, location.uri)
         check_storable(properties.schema)
         return cls(location, properties)
 
     def to_json(self) -> str:
-        """Its properties."""
+        """Return the properties as JSON."""
         return json.dumps(self.properties.to_metadata())
 
     @property
     def table(self) -> Table:
-        """The table without rows as it will be, which nobody else sees."""
-        staged = creation.staged_manifest(self.location, self.properties)
+        """The table as it will be, without rows; in memory only."""
+        staged = creation.build_manifest(self.location, self.properties)
         return Table(Manifest(self.location, staged))
 
     def begin(
         self, operation: str = APPEND, where: str = "true", marker: str | None = None
     ) -> WriteJob:
-        """A write of the first rows; the table appears when they are committed."""
+        """Begin the write of the first rows, whose commit creates the table."""
         return WriteJob.begin_new(self.location, self.properties, operation, where, marker)
 
     def create(self) -> Table:
-        """Make it without rows."""
+        """Create it without rows."""
         is_strong = self.properties.mode == "strong"
-        with creation.being_created(
+        with creation.stage_namespace(
             self.location, self.properties, with_head=is_strong
         ) as manifest:
-            strong.begin_history(manifest)
+            strong_mode.commit_first_snapshot(manifest)
         return Table(Manifest.open(self.location))
 
     @property
-    def is_there(self) -> bool:
-        """Whether it was made: this table, and no other in its place."""
+    def exists(self) -> bool:
+        """Whether this table was created, and no other one at its location."""
         try:
             found = Manifest.open(self.location)
         except NotPartitioned:
@@ -136,38 +165,45 @@ class NewTable:
         return found.properties.salt == self.properties.salt
 
 
-def _properties(
+def _build_properties(
     location: Location,
     schema: pa.Schema,
     partition_by: PartitionBy,
     transaction: str,
-    layout: str = NAMESPACE,
+    layout: str = NAMESPACE_LAYOUT,
     checksums: bool = False,
 ) -> Properties:
     if transaction not in ("weak", "strong"):
-        raise PhalanxError(
+        raise InvalidArgument(
             f"Cannot create a table with transaction={transaction!r}: expected 'weak' or 'strong'."
         )
     numbered = Schema.of(schema)
     check_storable(numbered)
-    spec = next_spec(partition_by, numbered, {}, drafted=layout == EXPRESSIONS)
+    spec = build_next_spec(partition_by, numbered, {}, is_draft=layout == EXPRESSIONS_LAYOUT)
     hive_creation.check_not_hive(location)
     return Properties(
-        numbered, {spec.id: spec}, transaction, new_salt(), 0, None, layout, checksums=checksums
+        numbered,
+        {spec.id: spec},
+        transaction,
+        generate_salt(),
+        0,
+        None,
+        layout,
+        checksums=checksums,
     )
 
 
 def _create_hive(
     location: Location, schema: pa.Schema, partition_by: PartitionBy, transaction: str
-) -> LeafListing:
+) -> TableState:
     if transaction != "weak":
-        raise PhalanxError(
+        raise InvalidArgument(
             f"Cannot create {location} with transaction={transaction!r}: the hive layout has weak "
             "mode only. Use layout='namespace', or leave it out."
         )
     properties = HiveProperties.of(schema, partition_by)
     check_storable(properties.schema)
-    return hive_creation.create(location, properties)
+    return hive_creation.create_hive_table(location, properties)
 
 
 def open(
@@ -177,15 +213,27 @@ def open(
     trust_locations: bool = False,
     properties: Mapping[str, str] | None = None,
 ) -> Table:
-    """The partitioned namespace at a path or URI, in whichever layout it is.
+    """Open a partitioned namespace, in any layout.
 
-    Partitions outside of the table's folder, which another writer's manifest may list, are opened
-    only if `adopt` has made them the table's, or to be read with `trust_locations`: whoever wrote
-    the manifest then says what is read. They are never written or removed for that.
+    Args:
+        uri: The path or URI.
+        storage_options: The options of the object store, such as credentials.
+        trust_locations: Also read partitions outside of the table's folder that were not adopted;
+            the writer of the manifest then decides what is read. They are never written or removed.
+        properties: Properties of the hive layout (`lance.partitioning.…`) to use instead of those
+            stored.
 
-    `properties` are those of the hive layout (`lance.partitioning.…`) that count instead of what
-    is stored there.
+    Returns:
+        The table.
+
+    Raises:
+        NotPartitioned: There is no partitioned namespace.
+        InvalidManifest: It breaks the format, or a newer version of Phalanx wrote it.
+
+    Example:
+        >>> phalanx.open(uri).scan().count_rows()
+        3
     """
     location = Location.of(uri, storage_options, trust_locations)
-    with told(f"open {location}"):
-        return Table(open_root(location, properties))
+    with translate_errors(f"open {location}"):
+        return Table(open_table_state(location, properties))

@@ -1,4 +1,4 @@
-"""Processes that change the same partitions at the same time, and write down what they saw."""
+"""Processes that change the same partitions at the same time, and record what they read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ import phalanx
 from faults.programs.history_checker import Operation, Transaction, Version, read, write
 from phalanx.errors import CommitConflict
 from processes import SERVER
+from tables import table_of
 
 SCHEMA = pa.schema(
     [
         ("k", pa.string()),
-        # A counter, of which each partition has one, or a line of the log.
+        # `counter`, one for each partition, or `log`.
         ("kind", pa.string()),
         ("n", pa.int64()),
         ("by", pa.string()),
@@ -33,24 +34,24 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Race:
-    """A table in which writers count, and where they and a reader put their records."""
+    """A table with counters, and the folder for the records of its writers and reader."""
 
     root: str
     records: Path
     options: dict[str, str] | None = None
 
     @property
-    def over(self) -> Path:
-        """The file that tells the reader to stop."""
+    def stop_file(self) -> Path:
+        """The file that stops the reader."""
         return self.records / "over"
 
     def open(self) -> phalanx.Table:
-        """The table, as each process opens it."""
+        """Open the table in this process."""
         return phalanx.open(self.root, storage_options=self.options)
 
 
 def create(race: Race, keys: list[str], start: int, layout: str = "namespace") -> phalanx.Table:
-    """The table with a counter in each partition."""
+    """Create the table with a counter in each partition."""
     table = phalanx.create(
         race.root,
         SCHEMA,
@@ -64,7 +65,7 @@ def create(race: Race, keys: list[str], start: int, layout: str = "namespace") -
 
 
 def run(race: Race, *work: tuple[Callable[..., None], tuple[Any, ...]], longest: float) -> None:
-    """Do all of it at the same time, with a reader beside it."""
+    """Run all work at the same time, with a concurrent reader."""
     reader = SERVER.Process(target=watch, args=(race,))
     writers = [SERVER.Process(target=target, args=(race, *args)) for target, args in work]
     for process in (reader, *writers):
@@ -75,15 +76,15 @@ def run(race: Race, *work: tuple[Callable[..., None], tuple[Any, ...]], longest:
             process.join(max(0.0, end - time.monotonic()))
         assert [process.exitcode for process in writers] == [0] * len(writers)
     finally:
-        race.over.touch()
+        race.stop_file.touch()
         reader.join(longest)
         for process in (reader, *writers):
             process.kill()
     assert reader.exitcode == 0
 
 
-def recorded(race: Race) -> list[Transaction]:
-    """What all processes have written down, each in its order."""
+def read_records(race: Race) -> list[Transaction]:
+    """Return the transactions of all processes, those of each process in order."""
     return [
         Transaction.from_json(json.loads(line))
         for path in sorted(race.records.glob("*.jsonl"))
@@ -92,7 +93,7 @@ def recorded(race: Race) -> list[Transaction]:
 
 
 class Record:
-    """The file in which a process writes down its transactions."""
+    """The file with the transactions of one process."""
 
     def __init__(self, race: Race, process: str) -> None:
         self._process = process
@@ -124,9 +125,9 @@ class Record:
 
 
 def count(race: Race, number: int, transactions: int, keys: list[str], isolation: str) -> None:
-    """Add one to some counters at once, and a line to the log of each; conflicts start again.
+    """Increment some counters in one transaction, and log it in each. Retry after a conflict.
 
-    Each process has its own way to do that.
+    The operation depends on the number of the process.
     """
     chance = random.Random(number)
 
@@ -153,7 +154,7 @@ def count(race: Race, number: int, transactions: int, keys: list[str], isolation
 
 
 def toggle(race: Race, number: int, transactions: int, keys: list[str], isolation: str) -> None:
-    """Switch one of a pair off if both are on, else on: of each pair one should always be on."""
+    """Switch one of a pair off if both are on, else on. One of each pair should always be on."""
     chance = random.Random(number)
 
     def step(txn: phalanx.Transaction, name: str) -> Iterator[Operation]:
@@ -161,7 +162,7 @@ def toggle(race: Race, number: int, transactions: int, keys: list[str], isolatio
         pair = keys[place : place + 2]
         seen = _counters(txn.scan(f"k IN ('{pair[0]}', '{pair[1]}')").to_arrow())
         yield from (read(key, by) for key, (_, by) in seen.items())
-        # Here others find the time to do the same.
+        # Give other processes the time to do the same.
         time.sleep(chance.random() / 50)
         key = pair[number % 2]
         turned_on = sum(n for n, _ in seen.values()) < 2
@@ -204,21 +205,21 @@ def _transact(
 
 
 def watch(race: Race) -> None:
-    """Look at the newest rows, and at those of any snapshot, until the race is over."""
+    """Read the newest rows and those of a random snapshot until the race is over."""
     table, chance = race.open(), random.Random(0)
     record = Record(race, "reader")
     looks = 0
     is_over = False
     while not is_over:
-        # Looked at first: the last look comes after the last commit.
-        is_over = race.over.exists()
+        # Check this first, so that the last read comes after the last commit.
+        is_over = race.stop_file.exists()
         looks += 1
         past = chance.choice([each for each in table.snapshots()["id"].to_pylist() if each > 1])
         for number in (None, past):
             try:
                 rows = (table if number is None else table.at(number)).scan().to_arrow()
             except phalanx.PhalanxError:
-                # Only a vacuum takes away what was listed just now.
+                # Only a vacuum removes a snapshot that was just listed.
                 assert number is not None
                 assert number not in table.snapshots()["id"].to_pylist()
                 continue
@@ -236,14 +237,14 @@ def vacuum(race: Race, times: int, older_than: timedelta) -> None:
 
 
 def rewrite(race: Race, times: int) -> None:
-    """Write all files anew, again and again."""
+    """Rewrite all files, again and again."""
     table = race.open()
     for _ in range(times):
         table.rewrite(rewrite_all=True, partial_progress=True, max_commits=2)
 
 
 def check_rows(rows: pa.Table) -> None:
-    """All of each transaction is there, or nothing, and each has counted once."""
+    """Check that each transaction is complete or absent, and counted once."""
     written: dict[str, Counter[str]] = defaultdict(Counter)
     listed: dict[str, str] = {}
     lines: Counter[str] = Counter()
@@ -260,7 +261,7 @@ def check_rows(rows: pa.Table) -> None:
 
 
 def versions_in(table: phalanx.Table, first: int) -> dict[str, list[Version]]:
-    """The versions of every counter, snapshot after snapshot, of which each is checked."""
+    """Return the versions of every counter by snapshot, and check the rows of each snapshot."""
     found: dict[str, list[Version]] = defaultdict(list)
     for number in table.snapshots()["id"].to_pylist():
         if number >= first:
@@ -272,7 +273,7 @@ def versions_in(table: phalanx.Table, first: int) -> dict[str, list[Version]]:
 
 
 def _counters(rows: pa.Table) -> dict[str, tuple[int, Version]]:
-    """The counters by partition, and who wrote them."""
+    """Return the number and the last writer of each counter, by partition."""
     found = [row for row in rows.to_pylist() if row["kind"] == "counter"]
     counters = {row["k"]: (row["n"], row["by"] or None) for row in found}
     assert len(counters) == len(found)
@@ -280,4 +281,4 @@ def _counters(rows: pa.Table) -> dict[str, tuple[int, Version]]:
 
 
 def _rows(rows: list[tuple[str, str, int, str, str]]) -> pa.Table:
-    return pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
+    return table_of(SCHEMA, rows)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 Edges = dict[str, dict[str, set[str]]]
 
 
-def on_cycles(edges: Edges, kinds: set[str]) -> Edges:
-    """The part of the graph in which every node has a way in and a way out."""
+def prune_to_cycles(edges: Edges, kinds: set[str]) -> Edges:
+    """Return the part of the graph in which every node has an edge in and an edge out."""
     graph = {
         start: {target: labels & kinds for target, labels in targets.items() if labels & kinds}
         for start, targets in edges.items()
@@ -25,8 +25,8 @@ def on_cycles(edges: Edges, kinds: set[str]) -> Edges:
         }
 
 
-def path_between(graph: Edges, start: str, end: str, kinds: Iterable[str]) -> list[str] | None:
-    """The shortest way from one node to another."""
+def find_path(graph: Edges, start: str, end: str, kinds: Iterable[str]) -> list[str] | None:
+    """Return the shortest path from one node to another, or None if there is none."""
     allowed = set(kinds)
     came: dict[str, str | None] = {start: None}
     queue = deque([start])

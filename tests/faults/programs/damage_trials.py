@@ -1,7 +1,7 @@
-"""A damaged table, tried in a process of its own: what each call answers, and whether it is right.
+"""Calls on damaged copies of a table, in processes of their own, and a verdict on each answer.
 
-Lance may abort the process over a damaged file. A process takes one case after the other and writes
-down what it found, so that an abort or a hang costs only its own case.
+Lance may abort the process that reads a damaged file. A process runs one case after the other and
+logs each result. An abort or a hang therefore costs only its own case.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RIGHT, REFUSED, RAW, WRONG, ABORTED, HUNG = "right", "refused", "raw", "wrong", 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One damage to one file: a bit that flips, an end that is cut off, or a file that is gone."""
+    """One damage to one file: a flipped bit, a truncated file, or a deleted file."""
 
     path: str
     kind: str
@@ -59,7 +59,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one call answered to one case."""
+    """The outcome of one call in one case."""
 
     case: Case
     call: str
@@ -72,7 +72,7 @@ class Answer:
 
 
 def rows(keys: Sequence[str], first: int) -> pa.Table:
-    """Rows with these keys."""
+    """Build rows with these keys, numbered from `first`."""
     numbers = range(first, first + len(keys))
     return pa.table(
         [
@@ -86,7 +86,7 @@ def rows(keys: Sequence[str], first: int) -> pa.Table:
 
 
 def build(uri: Path, **options: Any) -> None:
-    """A small table with every kind of file: deletions, updates, indexes, several snapshots."""
+    """Create a small table with every kind of file: deletions, updates, indexes and snapshots."""
     table = phalanx.create(uri, SCHEMA, ["k"], **options)
     table.append(rows(["a", "b"] * 8, 0))
     if options.get("layout") != "hive":
@@ -98,7 +98,7 @@ def build(uri: Path, **options: Any) -> None:
 
 
 def cases_of(root: Path, sample: int | None, seed: int = 0) -> list[Case]:
-    """Damages of every file: all kinds for each, or so many flips of each file chosen by chance."""
+    """Return damages of every file: all bit flips, or a random sample of flips for each file."""
     chance = random.Random(seed)
     found = []
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
@@ -113,10 +113,10 @@ def cases_of(root: Path, sample: int | None, seed: int = 0) -> list[Case]:
     return found
 
 
-def tried(
+def try_cases(
     root: Path, cases: Sequence[Case], work: Path, calls: Sequence[str], processes: int = 2
 ) -> list[Answer]:
-    """What all calls answer to all cases, by several processes, each of which may die."""
+    """Run all calls in all cases, in several processes that may die, and return the answers."""
     work.mkdir(exist_ok=True)
     running = [
         _Runner(root, cases[number::processes], work / str(number), calls)
@@ -130,7 +130,7 @@ def tried(
 
 
 class _Runner:
-    """A process that takes some cases, and the next one when it dies."""
+    """A process that runs some cases. If it dies, a new process runs the rest."""
 
     def __init__(self, root: Path, cases: Sequence[Case], work: Path, calls: Sequence[str]) -> None:
         self._root, self._left, self._work, self._calls = root, list(cases), work, calls
@@ -147,7 +147,7 @@ class _Runner:
         self._process.start()
 
     def is_over(self, answers: list[Answer]) -> bool:
-        """Whether all cases are done; what was answered is added where the process has ended."""
+        """Return whether all cases are done. Add the answers of a process that has ended."""
         size = self._log.stat().st_size if self._log.exists() else -1
         if size != self._seen:
             self._seen, self._since = size, time.monotonic()
@@ -180,9 +180,9 @@ class _Runner:
 
 
 def run(root: Path, cases: Sequence[Case], work: Path, log: Path, calls: Sequence[str]) -> None:
-    """Try the cases in this process, and write down each call before it begins and when it ends."""
+    """Run the cases in this process. Log each call before it begins and after it ends."""
     silence = os.open(os.devnull, os.O_WRONLY)
-    # A panic prints where it was; thousands of them are noise.
+    # A panic prints a trace, and there are thousands of them.
     os.dup2(silence, 2)
     wanted = json.loads((root.parent / "expected.json").read_text())
     with log.open("a", buffering=1) as said:
@@ -198,13 +198,13 @@ def run(root: Path, cases: Sequence[Case], work: Path, log: Path, calls: Sequenc
                     shutil.copytree(root, copy)
                     case.apply(copy)
                 said.write(json.dumps({"case": number, "begin": call}) + "\n")
-                outcome, message = answered(CALLS[call], copy, wanted.get(call))
+                outcome, message = classify_outcome(CALLS[call], copy, wanted.get(call))
                 facts = {"case": number, "call": call, "outcome": outcome, "message": message}
                 said.write(json.dumps(facts) + "\n")
 
 
-def answered(call: Callable[[Path], Any], root: Path, wanted: Any) -> tuple[str, str]:
-    """The outcome of a call, and what it says where it is not right."""
+def classify_outcome(call: Callable[[Path], Any], root: Path, wanted: Any) -> tuple[str, str]:
+    """Return the outcome of a call, and a message if it is not right."""
     try:
         found = call(root)
     except phalanx.PhalanxError as error:
@@ -213,45 +213,45 @@ def answered(call: Callable[[Path], Any], root: Path, wanted: Any) -> tuple[str,
         raise
     except BaseException as error:
         return RAW, f"{type(error).__module__}.{type(error).__name__}: {error}"[:2000]
-    if plain(found) == wanted:
+    if through_json(found) == wanted:
         return RIGHT, ""
     return WRONG, f"{found}"[:300]
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON gives it back."""
+def through_json(value: Any) -> Any:
+    """Return a value as it is after a round trip through JSON."""
     return json.loads(json.dumps(value, default=str))
 
 
 def expect(root: Path, calls: Sequence[str]) -> None:
-    """Write down beside the table what calls answer while all is well."""
+    """Store next to the table what the calls return on the undamaged table."""
     found = {}
     for name in calls:
         copy = root.with_name("expected")
         shutil.copytree(root, copy)
-        found[name] = plain(CALLS[name](copy))
+        found[name] = through_json(CALLS[name](copy))
         shutil.rmtree(copy)
     (root.parent / "expected.json").write_text(json.dumps(found))
 
 
-# ── what is called ───────────────────────────────────────────────────────────────────────────
+# ── calls ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sorted(table: pa.Table) -> list[Any]:
+def _sort(table: pa.Table) -> list[Any]:
     return sorted(map(json.dumps, table.to_pylist()))
 
 
 def _scan(root: Path) -> Any:
-    return _sorted(phalanx.open(root).scan().to_arrow())
+    return _sort(phalanx.open(root).scan().to_arrow())
 
 
 def _stream(root: Path) -> Any:
     batches = phalanx.open(root).scan("n >= 2", ["n", "k"]).to_batches()
-    return _sorted(pa.Table.from_batches(list(batches)))
+    return _sort(pa.Table.from_batches(list(batches)))
 
 
 def _reader(root: Path) -> Any:
-    return _sorted(phalanx.open(root).scan("t LIKE '%1%'", limit=5).to_reader().read_all())
+    return _sort(phalanx.open(root).scan("t LIKE '%1%'", limit=5).to_reader().read_all())
 
 
 def _count(root: Path) -> Any:
@@ -277,7 +277,7 @@ def _past(root: Path) -> Any:
     ids = table.snapshots().column("id").to_pylist()
     return [
         len(ids),
-        _sorted(table.at(ids[1]).scan().to_arrow()),
+        _sort(table.at(ids[1]).scan().to_arrow()),
         table.diff(ids[1], ids[-1]).select(["k", "rows_added", "rows_removed"]).to_pylist(),
         sorted(
             (row["_change"], row["_snapshot"], row["n"])
@@ -309,7 +309,7 @@ def _health(root: Path) -> Any:
 def _append(root: Path) -> Any:
     table = phalanx.open(root)
     table.append(rows(["a", "z"], 5000))
-    return _sorted(table.scan().to_arrow())
+    return _sort(table.scan().to_arrow())
 
 
 def _change(root: Path) -> Any:
@@ -317,13 +317,13 @@ def _change(root: Path) -> Any:
     table.update("n = 100", {"t": "'changed'"})
     table.delete("n = 101")
     table.merge(rows(["a", "b"], 102), "n")
-    return _sorted(table.scan().to_arrow())
+    return _sort(table.scan().to_arrow())
 
 
 def _rewrite(root: Path) -> Any:
     table = phalanx.open(root)
     table.rewrite(rewrite_all=True)
-    return _sorted(table.scan().to_arrow())
+    return _sort(table.scan().to_arrow())
 
 
 def _verify(root: Path) -> Any:
@@ -334,7 +334,7 @@ def _deep_verify(root: Path) -> Any:
     return [each.to_dict() for each in phalanx.open(root).verify(deep=True)]
 
 
-# Those that change the table get a copy of their own.
+# Calls that change the table get a copy of their own.
 CHANGING = ("append", "change", "rewrite")
 CALLS: dict[str, Callable[[Path], Any]] = {
     "verify": _verify,

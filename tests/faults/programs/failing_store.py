@@ -1,4 +1,4 @@
-"""A pretended S3 that fails on demand: before a request takes effect, or after it."""
+"""A simulated S3 that fails on demand, before or after a request takes effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Failure(Enum):
-    """What becomes of a request."""
+    """How a request fails."""
 
     ERROR = "500 before it takes effect"
     BUSY = "503 before it takes effect"
@@ -34,19 +34,19 @@ class Failure(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asks of the store."""
+    """A request of a client."""
 
     method: str
     path: str
 
     @property
     def commits_manifest(self) -> bool:
-        """Whether this is the conditional write that makes a version of the namespace."""
+        """Whether this is the conditional write that creates a version of the manifest."""
         return self.method == "PUT" and "__manifest/_versions/" in self.path
 
 
 class FailingStore:
-    """The store, with a rule that says which requests fail, and how."""
+    """The store, with a rule that decides which requests fail, and how."""
 
     def __init__(self) -> None:
         self._app = DomainDispatcherApplication(create_backend_app)
@@ -55,8 +55,8 @@ class FailingStore:
         self.failed: list[tuple[Request, Failure]] = []
 
     @contextmanager
-    def failing(self, rule: Callable[[Request], Failure | None]) -> Iterator[None]:
-        """Requests fail as the rule says, which is asked about each of them, one at a time."""
+    def fail_by(self, rule: Callable[[Request], Failure | None]) -> Iterator[None]:
+        """Fail requests by the rule, which is called for one request at a time."""
         with self._lock:
             self._rule = rule
             self.failed = []
@@ -87,13 +87,13 @@ class FailingStore:
 
 
 def _drain(environ: dict[str, Any]) -> None:
-    """Read the request to its end: else its rest would be taken for the next one."""
+    """Read the request to its end. The server would take a rest for the next request."""
     environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
 
 
 def _reset(connection: socket.socket) -> Iterable[bytes]:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    # Not `close`, which would wait for the server's own streams on this socket.
+    # `close` would wait for the streams of the server on this socket.
     os.close(connection.detach())
     raise ConnectionAbortedError
 
@@ -102,7 +102,7 @@ class _Quiet(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:
         pass
 
-    # The socket is gone when a connection was reset on purpose.
+    # A connection that was reset on purpose has no socket any more.
     def handle(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             super().handle()
@@ -113,8 +113,8 @@ class _Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def failing_s3() -> Iterator[tuple[FailingStore, Store]]:
-    """A server with a bucket, and how to reach it; it fails only on demand."""
+def serve_failing_s3() -> Iterator[tuple[FailingStore, Store]]:
+    """Serve a store with one bucket. Yield it and how to reach it. It fails only on demand."""
     app = FailingStore()
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Quiet)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""Writers that end at a named step: killed with SIGKILL, or by an error."""
+"""Ends a writer at a named fault point: by SIGKILL, or by an error."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from typing import NoReturn
 
 import phalanx
 from faults.programs.strong_changes import CHANGES, DRAFT_CHANGES
-from phalanx.storage.lance.fault_points import Observer, Step, observed
+from phalanx.storage.lance.fault_points import FaultPoint, Observer, observe_fault_points
 from processes import SERVER
 
 _LONGEST = 60
 
 
 @contextmanager
-def counted() -> Iterator[Counter[Step]]:
-    """How often each step is reached."""
-    found: Counter[Step] = Counter()
+def count_steps() -> Iterator[Counter[FaultPoint]]:
+    """Count how often each step is reached."""
+    found: Counter[FaultPoint] = Counter()
     lock = threading.Lock()
 
-    def observe(step: Step) -> None:
+    def observe(step: FaultPoint) -> None:
         with lock:
             found[step] += 1
 
-    with observed(observe):
+    with observe_fault_points(observe):
         yield found
 
 
 @contextmanager
-def failing_at(step: Step, time: int, error: BaseException) -> Iterator[None]:
-    """Raise the error when the step is reached for that time, from 1."""
+def failing_at(step: FaultPoint, time: int, error: BaseException) -> Iterator[None]:
+    """Raise the error when the step is reached for the given time, counted from 1."""
 
     def fail() -> NoReturn:
         raise error
 
-    with observed(_ending_at(step, time, fail)):
+    with observe_fault_points(_end_at(step, time, fail)):
         yield
 
 
-def killed_at(step: Step, time: int, root: Path, name: str) -> bool:
-    """Whether a process of its own that makes the change died there; else it came to its end."""
+def kill_at(step: FaultPoint, time: int, root: Path, name: str) -> bool:
+    """Run the change in a new process and kill it at the step. Return whether it died there."""
     process = SERVER.Process(target=_die, args=(step.name, time, str(root), name))
     process.start()
     process.join(_LONGEST)
@@ -57,15 +57,15 @@ def _die(step: str, time: int, root: str, name: str) -> None:
     def kill() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with observed(_ending_at(Step[step], time, kill)):
+    with observe_fault_points(_end_at(FaultPoint[step], time, kill)):
         (CHANGES | DRAFT_CHANGES)[name].run(phalanx.open(root))
 
 
-def _ending_at(step: Step, time: int, end: Callable[[], None]) -> Observer:
+def _end_at(step: FaultPoint, time: int, end: Callable[[], None]) -> Observer:
     left = time
     lock = threading.Lock()
 
-    def observe(reached: Step) -> None:
+    def observe(reached: FaultPoint) -> None:
         nonlocal left
         with lock:
             left -= reached is step

@@ -1,4 +1,4 @@
-"""A Spark data source whose writers die, fail, or take their time, at a moment that is told.
+"""A Spark data source whose writers die, fail or stall at a given step.
 
 As a script, with a path and a scenario, it writes on executors of their own.
 """
@@ -22,10 +22,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import phalanx.spark
-from phalanx.spark.source.row_changes import RowChangeWriter, RowsChanged
+from phalanx.spark.source.row_changes import ChangesWritten, RowChangeWriter
 from phalanx.spark.source.source import PhalanxSource
 from phalanx.spark.source.writing import FilesWritten, TableWriter
-from phalanx.storage.lance.fault_points import Observer, Step, observed
+from phalanx.storage.lance.fault_points import FaultPoint, Observer, observe_fault_points
 
 # Spark's processes do not find the modules of tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -34,9 +34,9 @@ LONGEST = 60.0
 
 @dataclass
 class FaultyWriter(DataSourceArrowWriter):
-    """A writer that is struck when its files are written, or at a step of its commit.
+    """A writer that fails when it writes files or commits, a given number of times.
 
-    Each fault comes as often as is told: files in a folder count, whichever process it strikes.
+    Files in a folder count the faults of all processes.
     """
 
     inner: TableWriter | RowChangeWriter
@@ -59,7 +59,7 @@ class FaultyWriter(DataSourceArrowWriter):
         return written
 
     def _wait_for_others(self) -> None:
-        """Until the other task is done, and this one too, which Spark has started a second time."""
+        """Wait until the other task and the second run of this one are done."""
         end = time.monotonic() + LONGEST
         while len(list(Path(self.faults["folder"]).glob("finished*"))) < 2:
             assert time.monotonic() < end, "Spark has not started the task again"
@@ -69,17 +69,22 @@ class FaultyWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         fault = self.faults.get("commit", "")
-        with observed(self._killer(Step[fault])) if fault in Step.__members__ else nullcontext():
+        with (
+            observe_fault_points(self._killer(FaultPoint[fault]))
+            if fault in FaultPoint.__members__
+            else nullcontext()
+        ):
             self.inner.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.inner.abort(messages)
 
-    def _killer(self, step: Step) -> Observer:
-        def observe(reached: Step) -> None:
+    def _killer(self, step: FaultPoint) -> Observer:
+        def observe(reached: FaultPoint) -> None:
             if reached is step and self._is_due("commit"):
                 if self.faults.get("waits"):
-                    # Whoever watches ends the driver now; this process must not go on after it.
+                    # The watching process ends the driver now; this process must not go on after
+                    # it.
                     time.sleep(LONGEST)
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -96,11 +101,11 @@ class FaultyWriter(DataSourceArrowWriter):
 
 
 def rows_written(message: WriterCommitMessage) -> int:
-    """How many rows a task has written."""
+    """Return how many rows a task has written."""
     match message:
         case FilesWritten(files=files):
             return files.rows
-        case RowsChanged(changes=changes):
+        case ChangesWritten(changes=changes):
             return changes.files.rows
     raise AssertionError(message)
 
@@ -110,7 +115,7 @@ def _parent(process: int) -> int:
 
 
 class FaultySource(PhalanxSource):
-    """The data source, with options `fault.<name>` beside its own."""
+    """The data source, with the additional options `fault.<name>`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Many threads that use Phalanx for the first time in their process, all at once."""
+"""A process whose threads use Phalanx for the first time, all at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THREADS = 24
 
 
 def main(root: str) -> None:
-    """Print what the threads found, each different answer once."""
+    """Print `one answer` if all threads agree, and otherwise each different answer."""
     sys.setswitchinterval(1e-6)
     tables = [phalanx.open(root) for _ in range(THREADS)]
     together, found = threading.Barrier(THREADS), [""] * THREADS
@@ -23,7 +23,14 @@ def main(root: str) -> None:
         try:
             number = place % 3
             rows = tables[place].scan(f"id = {number} AND length(name) = 1 AND NOT (id % 2 = 5)")
-            shared = {id(made()) for made in (session.session, session.checker, location.session)}
+            shared = {
+                id(get_session())
+                for get_session in (
+                    session.evaluation_session,
+                    session.analysis_session,
+                    location.shared_session,
+                )
+            }
             found[place] = f"{rows.count_rows()} row, by {sorted(shared)}"
         except BaseException as error:
             found[place] = f"{type(error).__name__}: {error}"

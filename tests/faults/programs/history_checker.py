@@ -1,7 +1,7 @@
-"""What is wrong with a recorded history of transactions (after Adya: G0, G1, G-SI, G2).
+"""Finds anomalies in a recorded history of transactions (after Adya: G0, G1, G-SI, G2).
 
-Keys are registers: a write puts a version there that no other write has, so that a read tells
-whose write it saw. The order of versions is that of the snapshots they were committed as.
+Keys are registers. Each write has its own version, so a read shows which write it saw. Versions
+have the order of the snapshots that committed them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any
 
-from faults.programs.cycles import Edges, on_cycles, path_between
+from faults.programs.cycles import Edges, find_path, prune_to_cycles
 
-# What a key holds before the first write.
+# The version of a key before its first write.
 INITIAL = None
 Version = str | None
 
@@ -46,7 +46,7 @@ class Rule(Enum):
 
 @dataclass(frozen=True)
 class Operation:
-    """A read or a write, and the version that was read or written."""
+    """A read or a write of a version."""
 
     kind: str
     key: str
@@ -65,10 +65,11 @@ def write(key: str, version: str) -> Operation:
 
 @dataclass(frozen=True)
 class Transaction:
-    """What a transaction saw and did, in its order.
+    """The reads and writes of a transaction, in order.
 
-    `began` is the snapshot that it saw, `committed` the one it became; None where that is not
-    known, or where it was aborted or wrote nothing. `started` and `ended` are times of one clock.
+    `began` is the snapshot that it read, and `committed` the one that it created. They are None if
+    unknown. `committed` is also None if it aborted or wrote nothing. `started` and `ended` are
+    times of one clock.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Transaction:
 
     @property
     def reads(self) -> dict[str, Version]:
-        """The first version seen of each key, own writes apart."""
+        """The first version read of each key, without own writes."""
         found: dict[str, Version] = {}
         written = set()
         for each in self.operations:
@@ -98,18 +99,18 @@ class Transaction:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Transaction:
-        """The transaction as a process has recorded it."""
+        """Return the transaction that a process has recorded."""
         operations = tuple(Operation(*each) for each in facts["operations"])
         return cls(**{**facts, "operations": operations})
 
 
 @dataclass(frozen=True)
 class Anomaly:
-    """A rule that was broken, by which transactions, and how."""
+    """A broken rule, and the transactions that broke it."""
 
     rule: Rule
     transactions: tuple[str, ...]
-    told: str = field(compare=False, default="")
+    detail: str = field(compare=False, default="")
 
 
 def anomalies(
@@ -117,19 +118,19 @@ def anomalies(
     isolation: str,
     installed: Mapping[str, Sequence[Version]] | None = None,
 ) -> list[Anomaly]:
-    """All that breaks an isolation level: `snapshot`, or `serializable`, which is stricter.
+    """Return all violations of an isolation level, `snapshot` or the stricter `serializable`.
 
-    `installed` has the versions of keys as the snapshots showed them one after the other, where
-    someone looked. A cycle is told only if no plainer rule has told of its transactions.
+    `installed` has the versions of keys in the order of the snapshots, as far as they are known.
+    A cycle is reported only if no simpler rule names one of its transactions.
     """
     history = _History(transactions, installed or {})
     found = [
         *_wrong_reads(history),
-        *_unrepeatable(history),
-        *_fractured(history),
+        *_unrepeatable_reads(history),
+        *_find_fractured_reads(history),
         *_conflicts(history),
-        *_lost_writes(history),
-        *_not_linear(history),
+        *_find_lost_writes(history),
+        *_order_anomalies(history),
     ]
     known = {name for anomaly in found for name in anomaly.transactions}
     cycles = _cycles(history, isolation)
@@ -137,7 +138,7 @@ def anomalies(
 
 
 class _History:
-    """The transactions by what they wrote, and the order of the versions of each key."""
+    """The writer of each version, and the order of the versions of each key."""
 
     def __init__(
         self, transactions: Sequence[Transaction], installed: Mapping[str, Sequence[Version]]
@@ -167,59 +168,61 @@ class _History:
             for place, version in enumerate(versions)
         }
 
-    def written_by(self, key: str, version: Version) -> Transaction | None:
+    def writer_of(self, key: str, version: Version) -> Transaction | None:
         return None if version is INITIAL else self.writer.get((key, version))
 
-    def after(self, key: str, version: Version) -> Transaction | None:
-        """Who replaced a version."""
+    def replacer_of(self, key: str, version: Version) -> Transaction | None:
+        """Return the transaction that replaced a version."""
         place = self.place.get((key, version), 0 if version is INITIAL else None)
         versions = self.order.get(key, [INITIAL])
         if place is None or place + 1 >= len(versions):
             return None
-        return self.written_by(key, versions[place + 1])
+        return self.writer_of(key, versions[place + 1])
 
 
 def _wrong_reads(history: _History) -> Iterator[Anomaly]:
     for reader in history.transactions:
         for key, version in reader.reads.items():
-            writer = history.written_by(key, version)
-            told = f"{reader.name} read {key} = {version}"
+            writer = history.writer_of(key, version)
+            detail = f"{reader.name} read {key} = {version}"
             if writer is None:
                 if version is not INITIAL:
-                    yield Anomaly(Rule.GARBAGE_READ, (reader.name,), told)
+                    yield Anomaly(Rule.GARBAGE_READ, (reader.name,), detail)
             elif writer.committed is None:
-                yield Anomaly(Rule.ABORTED_READ, (reader.name, writer.name), told)
+                yield Anomaly(Rule.ABORTED_READ, (reader.name, writer.name), detail)
             elif writer.writes[key] != version:
-                yield Anomaly(Rule.INTERMEDIATE_READ, (reader.name, writer.name), told)
+                yield Anomaly(Rule.INTERMEDIATE_READ, (reader.name, writer.name), detail)
             elif reader.began is not None and writer.committed > reader.began:
-                yield Anomaly(Rule.DIRTY_READ, (reader.name, writer.name), told)
-            later = history.after(key, version)
+                yield Anomaly(Rule.DIRTY_READ, (reader.name, writer.name), detail)
+            later = history.replacer_of(key, version)
             if (
                 later is not None
                 and later.committed is not None
                 and reader.began is not None
                 and later.committed <= reader.began
             ):
-                yield Anomaly(Rule.STALE_READ, (reader.name, later.name), told)
+                yield Anomaly(Rule.STALE_READ, (reader.name, later.name), detail)
 
 
-def _unrepeatable(history: _History) -> Iterator[Anomaly]:
+def _unrepeatable_reads(history: _History) -> Iterator[Anomaly]:
     for transaction in history.transactions:
         seen: dict[str, Version] = {}
         for each in transaction.operations:
             if each.kind == "read" and seen.get(each.key, each.version) != each.version:
-                told = f"{transaction.name} saw {each.key} = {seen[each.key]}, then {each.version}"
-                others = (history.written_by(each.key, v) for v in (seen[each.key], each.version))
+                detail = (
+                    f"{transaction.name} saw {each.key} = {seen[each.key]}, then {each.version}"
+                )
+                others = (history.writer_of(each.key, v) for v in (seen[each.key], each.version))
                 names = dict.fromkeys([transaction.name, *(o.name for o in others if o)])
-                yield Anomaly(Rule.UNREPEATABLE_READ, tuple(names), told)
+                yield Anomaly(Rule.UNREPEATABLE_READ, tuple(names), detail)
             seen[each.key] = each.version
 
 
-def _fractured(history: _History) -> Iterator[Anomaly]:
+def _find_fractured_reads(history: _History) -> Iterator[Anomaly]:
     for reader in history.transactions:
         seen = reader.reads
         for key, version in seen.items():
-            writer = history.written_by(key, version)
+            writer = history.writer_of(key, version)
             if writer is None or writer is reader or writer.committed is None:
                 continue
             for other, mine in writer.writes.items():
@@ -227,8 +230,8 @@ def _fractured(history: _History) -> Iterator[Anomaly]:
                     continue
                 places = [history.place.get((other, v)) for v in (seen[other], mine)]
                 if None not in places and places[0] < places[1]:  # type: ignore[operator]
-                    told = f"{reader.name} read {key} of {writer.name}, but {other} before it"
-                    yield Anomaly(Rule.FRACTURED_READ, (reader.name, writer.name), told)
+                    detail = f"{reader.name} read {key} of {writer.name}, but {other} before it"
+                    yield Anomaly(Rule.FRACTURED_READ, (reader.name, writer.name), detail)
 
 
 def _conflicts(history: _History) -> Iterator[Anomaly]:
@@ -239,8 +242,8 @@ def _conflicts(history: _History) -> Iterator[Anomaly]:
             if key in seen:
                 other = replaced.setdefault((key, seen[key]), transaction)
                 if other is not transaction:
-                    told = f"both read {key} = {seen[key]}"
-                    yield Anomaly(Rule.LOST_UPDATE, (other.name, transaction.name), told)
+                    detail = f"both read {key} = {seen[key]}"
+                    yield Anomaly(Rule.LOST_UPDATE, (other.name, transaction.name), detail)
                 continue
             for other in history.committed:
                 if (
@@ -248,11 +251,11 @@ def _conflicts(history: _History) -> Iterator[Anomaly]:
                     and key in other.writes
                     and transaction.began < (other.committed or 0) < (transaction.committed or 0)
                 ):
-                    told = f"both wrote {key}"
-                    yield Anomaly(Rule.BLIND_CONFLICT, (other.name, transaction.name), told)
+                    detail = f"both wrote {key}"
+                    yield Anomaly(Rule.BLIND_CONFLICT, (other.name, transaction.name), detail)
 
 
-def _lost_writes(history: _History) -> Iterator[Anomaly]:
+def _find_lost_writes(history: _History) -> Iterator[Anomaly]:
     for key, versions in history.installed.items():
         seen = {version for version in versions if version is not INITIAL}
         for transaction in history.committed:
@@ -260,45 +263,45 @@ def _lost_writes(history: _History) -> Iterator[Anomaly]:
             if last is not INITIAL and last not in seen:
                 yield Anomaly(Rule.LOST_WRITE, (transaction.name,), f"{key} never was {last}")
         for version in seen:
-            writer = history.written_by(key, version)
+            writer = history.writer_of(key, version)
             if writer is None or writer.committed is None or writer.writes[key] != version:
                 names = () if writer is None else (writer.name,)
                 yield Anomaly(Rule.LOST_WRITE, names, f"{key} was {version}")
 
 
-def _not_linear(history: _History) -> Iterator[Anomaly]:
+def _order_anomalies(history: _History) -> Iterator[Anomaly]:
     before: Transaction | None = None
     for each in history.committed:
         assert each.committed is not None
         if each.began is not None and each.began >= each.committed:
-            told = f"began at {each.began}, committed as {each.committed}"
-            yield Anomaly(Rule.BACKWARDS, (each.name,), told)
+            detail = f"began at {each.began}, committed as {each.committed}"
+            yield Anomaly(Rule.BACKWARDS, (each.name,), detail)
         if before is not None and before.committed is not None:
             names = (before.name, each.name)
             if each.committed == before.committed:
                 yield Anomaly(Rule.TWO_COMMITS, names, f"both are {each.committed}")
             elif each.committed > before.committed + 1:
-                told = f"none between {before.committed} and {each.committed}"
-                yield Anomaly(Rule.MISSING_SNAPSHOT, names, told)
+                detail = f"none between {before.committed} and {each.committed}"
+                yield Anomaly(Rule.MISSING_SNAPSHOT, names, detail)
         before = each
-    yield from _out_of_session(history)
-    yield from _out_of_time(history)
+    yield from _session_anomalies(history)
+    yield from _real_time_anomalies(history)
 
 
-def _out_of_session(history: _History) -> Iterator[Anomaly]:
-    """In the order of the record, in which each process has its own transactions."""
+def _session_anomalies(history: _History) -> Iterator[Anomaly]:
+    """Compare the transactions of each process, in the order of its record."""
     seen: dict[str, tuple[int, str]] = {}
     for each in history.transactions:
         last, name = seen.get(each.process, (-1, ""))
         if each.began is not None and each.began < last:
-            told = f"{each.name} began at {each.began} after {name} had seen {last}"
-            yield Anomaly(Rule.SESSION, (name, each.name), told)
+            detail = f"{each.name} began at {each.began} after {name} had seen {last}"
+            yield Anomaly(Rule.SESSION, (name, each.name), detail)
         known = [mark for mark in (each.began, each.committed) if mark is not None]
         if known and max(known) > last:
             seen[each.process] = (max(known), each.name)
 
 
-def _out_of_time(history: _History) -> Iterator[Anomaly]:
+def _real_time_anomalies(history: _History) -> Iterator[Anomaly]:
     ended = sorted(
         (each.ended, each.committed or 0, each.name, each.process)
         for each in history.committed
@@ -311,10 +314,10 @@ def _out_of_time(history: _History) -> Iterator[Anomaly]:
         while waiting and each.started is not None and waiting[0][0] < each.started:
             _, committed, name, process = waiting.popleft()
             newest = max(newest, (committed, name, process))
-        # Within a process this is the order of its session.
+        # Within a process, `_session_anomalies` checks this order.
         if each.began is not None and each.began < newest[0] and newest[2] != each.process:
-            told = f"{each.name} began at {each.began}, {newest[0]} was over"
-            yield Anomaly(Rule.REAL_TIME, (newest[1], each.name), told)
+            detail = f"{each.name} began at {each.began}, {newest[0]} was over"
+            yield Anomaly(Rule.REAL_TIME, (newest[1], each.name), detail)
 
 
 def _cycles(history: _History, isolation: str) -> Iterator[Anomaly]:
@@ -326,21 +329,25 @@ def _cycles(history: _History, isolation: str) -> Iterator[Anomaly]:
     ]
     if isolation == "serializable":
         searched.append((Rule.WRITE_SKEW, "rw", {"ww", "wr", "rw"}))
-    told: set[frozenset[str]] = set()
+    reported: set[frozenset[str]] = set()
     for rule, closing, kinds in searched:
-        graph = on_cycles(edges, kinds | {closing})
+        graph = prune_to_cycles(edges, kinds | {closing})
         for start, targets in graph.items():
             for target, labels in targets.items():
                 if closing not in labels:
                     continue
-                path = path_between(graph, target, start, kinds)
-                if path is not None and frozenset(path) not in told:
-                    told.add(frozenset(path))
+                path = find_path(graph, target, start, kinds)
+                if path is not None and frozenset(path) not in reported:
+                    reported.add(frozenset(path))
                     yield Anomaly(rule, tuple(sorted(path)), f"{closing}: {start} → {path}")
 
 
 def _dependencies(history: _History) -> Edges:
-    """Who must come before whom: ww replaced it, wr read it, rw read what the other replaced."""
+    """Return the required order of transactions.
+
+    ww: the second replaced a write of the first. wr: it read one. rw: it replaced what the first
+    read.
+    """
     edges: Edges = defaultdict(lambda: defaultdict(set))
 
     def add(first: Transaction | None, then: Transaction | None, kind: str) -> None:
@@ -349,11 +356,11 @@ def _dependencies(history: _History) -> Edges:
 
     for key, versions in history.order.items():
         for one, other in pairwise(versions):
-            add(history.written_by(key, one), history.written_by(key, other), "ww")
+            add(history.writer_of(key, one), history.writer_of(key, other), "ww")
     for reader in history.transactions:
         if reader.writes and reader.committed is None:
             continue
         for key, version in reader.reads.items():
-            add(history.written_by(key, version), reader, "wr")
-            add(reader, history.after(key, version), "rw")
+            add(history.writer_of(key, version), reader, "wr")
+            add(reader, history.replacer_of(key, version), "rw")
     return edges

@@ -1,6 +1,7 @@
-"""An import in its own process: `python import_driver.py SOURCE URI [FOLDER]` prints what it did.
+"""A Spark driver that imports a table: `python import_driver.py SOURCE URI [FOLDER]`.
 
-With a folder, the worker that reads a file first dies once: a file in the folder remembers it.
+It prints the result as JSON. With a folder, the first worker that reads a file dies once. A file
+in the folder records this death.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import phalanx.spark
 from phalanx.planning.import_plan import ImportUnit
-from phalanx.table.import_sources import lance_source
+from phalanx.table.imports.sources import open_lance_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Dying:
 
 
 def main(place: str, uri: str, folder: str | None = None) -> None:
-    source = lance_source(place)
+    source = open_lance_source(place)
     if folder is not None:
         # Spark's workers have to find this module.
         os.environ["PYTHONPATH"] = os.pathsep.join(

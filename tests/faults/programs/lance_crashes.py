@@ -1,4 +1,4 @@
-"""A process that dies just before or just after any call of Lance that writes."""
+"""Deaths of a process just before or just after a call of Lance that writes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ PLACES: tuple[tuple[Any, str], ...] = (
 
 
 class Death(BaseException):
-    """The end of the process: nothing catches it, nothing runs after it."""
+    """The simulated death of the process. No handler of `Exception` catches it."""
 
 
-class Doom:
-    """Counts the moments at which the process can die, and ends it at one of them."""
+class CrashCounter:
+    """Counts the moments at which the process can die, and kills it at one of them."""
 
     def __init__(self, moment: int, kill: bool) -> None:
         self.moment = moment
@@ -59,15 +59,15 @@ class Doom:
 
 
 @contextmanager
-def dying_at(moment: int, kill: bool = False) -> Iterator[Doom]:
-    """Die at the given moment, from 0; every call of `PLACES` has one before and one after it."""
-    doom = Doom(moment, kill)
+def crash_at(moment: int, kill: bool = False) -> Iterator[CrashCounter]:
+    """Die at a moment, counted from 0. Each call of `PLACES` has one before and one after it."""
+    crash = CrashCounter(moment, kill)
 
-    def doomed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            doom.pass_moment()
+            crash.pass_moment()
             result = function(*arguments, **named)
-            doom.pass_moment()
+            crash.pass_moment()
             return result
 
         return call
@@ -75,8 +75,8 @@ def dying_at(moment: int, kill: bool = False) -> Iterator[Doom]:
     with ExitStack() as stack:
         for owner, name in PLACES:
             original = getattr(owner, name)
-            replacement: Any = doomed(original)
+            replacement: Any = wrap(original)
             if isinstance(vars(owner).get(name), staticmethod):
                 replacement = staticmethod(replacement)
             stack.enter_context(mock.patch.object(owner, name, replacement))
-        yield doom
+        yield crash

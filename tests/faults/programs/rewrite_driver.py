@@ -1,4 +1,4 @@
-"""Writers and killers beside a rewrite on Spark; as a script, the rewrite itself."""
+"""Writers and killers during a rewrite on Spark; as a script, the rewrite itself."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SCHEMA = pa.schema([("p", pa.int32()), ("batch", pa.string()), ("n", pa.int64())
 
 
 def batch(name: str, partitions: int, rows: int = 1) -> pa.Table:
-    """Rows that come together and go together: as many in every partition."""
+    """Rows that are added and removed together, the same number in every partition."""
     count = partitions * rows
     numbers = list(range(count))
     return pa.table([[n % partitions for n in numbers], [name] * count, numbers], schema=SCHEMA)
 
 
 def create(root: str, partitions: int, files: int, rows: int) -> phalanx.Table:
-    """A table with so many small files in every partition."""
+    """Create a table with a number of small files in every partition."""
     table = phalanx.create(root, SCHEMA, ["p"], transaction="strong")
     for number in range(files):
         table.append(batch(f"first {number}", partitions, rows))
@@ -32,7 +32,7 @@ def create(root: str, partitions: int, files: int, rows: int) -> phalanx.Table:
 
 
 def write(root: str, name: str, partitions: int, over: str, pause: float) -> None:
-    """Append batches, and remove every other one again, until it is over; their names are told."""
+    """Append batches and delete every second one until told to stop; print their names."""
     table = phalanx.open(root)
     number = 0
     with Path(f"{over}.{name}").open("w") as told:
@@ -51,7 +51,7 @@ def write(root: str, name: str, partitions: int, over: str, pause: float) -> Non
 
 
 def kill_workers(driver: int, over: str, pause: float) -> None:
-    """Kill Python workers of a process's Spark, one after another, until it is over."""
+    """Kill Python workers of a process's Spark, one after another, until told to stop."""
     while not Path(over).exists():
         for found in _workers(driver)[:1]:
             os.kill(found, signal.SIGKILL)
@@ -93,7 +93,7 @@ def _workers(driver: int) -> list[int]:
 
 
 def main(root: str, folder: str, on: str = "") -> None:
-    """Rewrite on Spark, in this process or on executors; a file tells that it has begun."""
+    """Rewrite on Spark, in this process or on executors; a file shows that it has begun."""
     from pyspark.sql import SparkSession
 
     import phalanx.spark

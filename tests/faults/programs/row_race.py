@@ -9,18 +9,19 @@ import pyarrow as pa
 
 import phalanx
 from processes import SERVER
+from tables import table_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("id", pa.int64()), ("n", pa.int64())])
 KEYS = ("a", "b", "c")
 
 
 def rows(found: list[tuple[str, int, int]]) -> pa.Table:
-    """Rows by partition, id and number."""
-    return pa.table([list(column) for column in zip(*found, strict=True)], schema=SCHEMA)
+    """Build rows from a partition, an id and a number."""
+    return table_of(SCHEMA, found)
 
 
-def together(root: str, longest: float, *work: tuple[Callable[..., None], int]) -> None:
-    """Do all of it at the same time, so many times each."""
+def run_together(root: str, longest: float, *work: tuple[Callable[..., None], int]) -> None:
+    """Run all work at the same time, each as often as given."""
     processes = [
         SERVER.Process(target=target, args=(root, number, times))
         for number, (target, times) in enumerate(work)
@@ -43,7 +44,7 @@ def update(root: str, number: int, times: int) -> None:
 
 
 def merge(root: str, number: int, times: int) -> None:
-    """Bring the same keys as everybody, and change those that are there."""
+    """Merge the same keys as every other process: update the existing ones, insert the rest."""
     table = phalanx.open(root)
     for time in range(times):
         found = [(key, 2000 + place, 100 * number + time) for place, key in enumerate(KEYS)]
@@ -51,7 +52,7 @@ def merge(root: str, number: int, times: int) -> None:
 
 
 def append(root: str, number: int, times: int) -> None:
-    """Add rows that nobody changes, one after the other."""
+    """Append rows that no process changes, one after the other."""
     table = phalanx.open(root)
     for time in range(times):
         table.append(rows([(KEYS[time % len(KEYS)], 10_000 + 100 * number + time, 0)]))
@@ -65,7 +66,7 @@ def drop(root: str, number: int, times: int) -> None:
 
 
 def contents(table: phalanx.Table) -> set[tuple[Any, ...]]:
-    """The rows, no two of which are the same."""
+    """Return the rows, and check that none occurs twice."""
     found = [tuple(row.values()) for row in table.scan().to_arrow().to_pylist()]
     assert len(set(found)) == len(found)
     return set(found)

@@ -1,4 +1,4 @@
-"""Statements of SQL in a session of its own, whose writers die or take their time as told.
+"""SQL statements in a session of its own, whose writers die or stall at a given step.
 
 As a script, with the root of a catalog, a scenario and a folder.
 """
@@ -37,7 +37,7 @@ def rows(start: int, end: int) -> str:
 
 
 def merge(start: int, end: int) -> str:
-    """Changes the rows that are there, and adds the others."""
+    """Changes the existing rows, and adds the others."""
     return (
         f"MERGE INTO lake.t AS t USING ({rows(start, end)}) AS s ON t.n = s.n "
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"

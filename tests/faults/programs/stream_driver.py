@@ -1,4 +1,4 @@
-"""A process that streams one table into another with a Spark of its own, and may die at that."""
+"""A process that streams one table into another with its own Spark, and may die."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 import phalanx.spark
 from phalanx.spark.source.source import PhalanxSource
 from phalanx.spark.source.stream_sink import BatchWriter
-from phalanx.storage.lance.fault_points import Step, observed
+from phalanx.storage.lance.fault_points import FaultPoint, observe_fault_points
 
 # The batch in whose commit the driver dies, and its group of processes.
 _BATCH, _GROUP = "PHALANX_TEST_LAST_BATCH", "PHALANX_TEST_GROUP"
@@ -28,9 +28,9 @@ _BATCH, _GROUP = "PHALANX_TEST_LAST_BATCH", "PHALANX_TEST_GROUP"
 def streaming(
     source: str, target: str, checkpoint: Path, dies_in: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver that streams until all is there; it dies between a batch's commit and its note."""
+    """A driver that streams all rows; it dies after a batch commits, before it is recorded."""
     tests = Path(__file__).parents[2]
-    paths = [tests, tests / "faults" / "programs" / "without_pandas"]
+    paths = [tests, Path(__file__).with_name("without_pandas")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     if dies_in is not None:
         environment[_BATCH] = str(dies_in)
@@ -72,12 +72,12 @@ def run(source: str, target: str, checkpoint: str) -> None:
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = phalanx.spark.configure(builder).getOrCreate()
-    spark.dataSource.register(MortalSource)
+    spark.dataSource.register(DyingSource)
     rows = spark.readStream.format("phalanx").option("max_snapshots_per_trigger", 1)
     query = (
         rows.option("starting_snapshot", 1)
         .load(source)
-        .writeStream.format("mortal")
+        .writeStream.format("dying")
         .option("partition_by", "k")
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
@@ -87,26 +87,26 @@ def run(source: str, target: str, checkpoint: str) -> None:
     spark.stop()
 
 
-class MortalSource(PhalanxSource):
-    """Tables as ever, but for streams that may end in a commit."""
+class DyingSource(PhalanxSource):
+    """The usual data source, but a stream may end during a commit."""
 
     @classmethod
     def name(cls) -> str:
-        return "mortal"
+        return "dying"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> MortalWriter:  # noqa: N802
-        return MortalWriter(super().streamWriter(schema, overwrite).job)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DyingWriter:  # noqa: N802
+        return DyingWriter(super().streamWriter(schema, overwrite).job)
 
 
 @dataclass(slots=True)
-class MortalWriter(BatchWriter):
-    """Ends driver and JVM when a batch is committed, before the checkpoint can tell that."""
+class DyingWriter(BatchWriter):
+    """End driver and JVM after a batch is committed, before the checkpoint records it."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        def observe(step: Step) -> None:
-            if step is Step.COMMITTED and str(batchId) == os.environ.get(_BATCH):
+        def observe(step: FaultPoint) -> None:
+            if step is FaultPoint.COMMITTED and str(batchId) == os.environ.get(_BATCH):
                 os.killpg(int(os.environ[_GROUP]), signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        with observed(observe):
+        with observe_fault_points(observe):
             BatchWriter.commit(self, messages, batchId)

@@ -1,4 +1,4 @@
-"""Every kind of change of a table in strong mode, to be cut off at any of its steps."""
+"""Every kind of change in strong mode, for tests that interrupt it at any step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("f", pa.float32())])
 
 
 def rows(*pairs: tuple[str | None, int]) -> pa.Table:
-    """Rows with these keys and numbers."""
+    """Build rows from pairs of a key and a number."""
     return pa.table(
         [[k for k, _ in pairs], [n for _, n in pairs], [n / 2 for _, n in pairs]], schema=SCHEMA
     )
@@ -35,16 +35,16 @@ def _foreign_write(table: phalanx.Table) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """A change, and what has to be there before it.
+    """A change, and the preparation that it needs.
 
-    `repeats` says what the same call does after it was done: nothing more, or all of it again.
+    `repeats` is true if a second call after a success applies the change again.
     """
 
     run: Callable[[phalanx.Table], object]
     prepare: Callable[[phalanx.Table], object] = _nothing
     repeats: bool = False
     is_atomic: bool = True
-    # Leaves that are listed again show stock clients what they had, until their mains follow.
+    # Stock clients see the old rows of a leaf that is listed again, until its main follows.
     lists_again: bool = False
 
 
@@ -123,18 +123,18 @@ CHANGES = {
         prepare=lambda table: table.drop_partitions("k IN ('a', 'c')"),
     ),
     "index": Change(lambda table: table.create_index("n", "BTREE")),
-    # Cut off after its commit it says so, because files may be left.
+    # Interrupted after its commit it raises an error, because files may be left.
     "erase": Change(lambda table: table.erase("n IN (1, 3)"), is_atomic=False),
     "erase a partition": Change(lambda table: table.erase("k = 'a'"), is_atomic=False),
 }
 
 
-# What only tables of the expression draft can do.
+# Changes that need a table of the expression draft.
 DRAFT_CHANGES = {"upgrade": Change(lambda table: table.upgrade(), is_atomic=False)}
 
 
 def make_template(root: Path, layout: str = "namespace") -> None:
-    """A table with snapshots to go back to, several files in a leaf, NULL, and deleted rows."""
+    """Create a table with several snapshots, several files in a leaf, NULLs and deleted rows."""
     table = phalanx.create(root, SCHEMA, ["k"], transaction="strong", layout=layout)
     table.append(rows(("a", 1), ("a", 2), ("b", 1), ("b", 5), ("c", 4)))
     table.append(rows(("a", 3), (None, 3), (None, 8)))
@@ -142,8 +142,8 @@ def make_template(root: Path, layout: str = "namespace") -> None:
     table.append(rows(("a", 6)))
 
 
-def prepared(template: Path, root: Path, change: Change) -> phalanx.Table:
-    """A copy of the template, ready for the change."""
+def copy_prepared(template: Path, root: Path, change: Change) -> phalanx.Table:
+    """Copy the template, and prepare the copy for the change."""
     shutil.copytree(template, root)
     table = phalanx.open(root)
     change.prepare(table)

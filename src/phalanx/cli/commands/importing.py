@@ -1,4 +1,4 @@
-"""The command `import`: tables of other systems, and files, by Spark on this machine."""
+"""The command `import`: copy tables of other systems, and files, with Spark on this machine."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from phalanx.cli.console import json_text
-from phalanx.cli.console.local_spark import local_spark
-from phalanx.cli.console.messages import working
+from phalanx.cli.console.local_spark import start_local_spark
+from phalanx.cli.console.messages import show_spinner
 from phalanx.cli.console.options import (
-    Mode,
+    ModeChoice,
     Output,
     OutputOption,
     StorageOptions,
     Uri,
-    key_values,
-    size_of,
-    storage_options,
+    parse_key_values,
+    parse_size,
+    parse_storage_options,
 )
-from phalanx.cli.results import tell
+from phalanx.cli.console.results import print_result
 from phalanx.planning.import_plan import ImportPlan
 from phalanx.storage.lance.location import Location
 from phalanx.table.imports.chunks import CHUNK_BYTES
@@ -29,7 +29,7 @@ from phalanx.table.imports.sources import is_table_source
 
 
 class ImportFormat(StrEnum):
-    """What a source is: files that Spark reads, or a table of another system."""
+    """The kind of a source: files that Spark reads, or a table of another system."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -43,8 +43,8 @@ class ImportFormat(StrEnum):
     ICEBERG = "iceberg"
 
 
-class Distribution(StrEnum):
-    """Whether rows are brought to their partitions before they are written."""
+class DistributionChoice(StrEnum):
+    """Whether rows are shuffled by partition before they are written."""
 
     AUTO = "auto"
     HASH = "hash"
@@ -56,21 +56,20 @@ def import_(
         str,
         typer.Argument(
             metavar="SRC",
-            help="The path of a table, or CATALOG::TABLE; or a file, a folder or a pattern, as "
-            "Spark takes it.",
+            help="The path of a table, or CATALOG::TABLE; or a file, folder or pattern for Spark.",
             show_default=False,
         ),
     ],
     uri: Uri,
     format: Annotated[
         ImportFormat | None,
-        typer.Option("--from", help="What the source is; by default the names of files tell."),
+        typer.Option("--from", help="The kind of source; by default guessed from file names."),
     ] = None,
     partition_by: Annotated[
         str | None,
         typer.Option(
-            help='For a new table, such as "year(ts), bucket(16, id), country". By default as the '
-            "source is partitioned.",
+            help='For a new table, such as "year(ts), bucket(16, id), country". By default the '
+            "partitioning of the source.",
             show_default=False,
         ),
     ] = None,
@@ -87,23 +86,23 @@ def import_(
         typer.Option(
             "--catalog-option",
             metavar="KEY=VALUE",
-            help="What a catalog needs to know: of pyiceberg such as uri=sqlite:///c.db, of a "
-            "DuckLake such as snapshot=7. Repeatable.",
+            help="An option of the catalog, such as uri=sqlite:///c.db for pyiceberg or "
+            "snapshot=7 for DuckLake. Repeatable.",
             show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be imported, and as what.")
+        bool, typer.Option("--dry-run", help="Only show what would be imported, and how.")
     ] = False,
     transaction: Annotated[
-        Mode | None,
-        typer.Option(help="How a new table commits: all as one (strong, the default) or weak."),
+        ModeChoice | None,
+        typer.Option(help="How a new table commits: strong (the default) or weak."),
     ] = None,
     distribution: Annotated[
-        Distribution, typer.Option(help="Bring the rows of a partition together first.")
-    ] = Distribution.AUTO,
+        DistributionChoice, typer.Option(help="Shuffle rows by partition before writing.")
+    ] = DistributionChoice.AUTO,
     chunk_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="How much is committed at once.")
+        str, typer.Option(metavar="SIZE", help="How much to commit at once.")
     ] = CHUNK_BYTES,
     option: Annotated[
         list[str] | None,
@@ -116,67 +115,70 @@ def import_(
     ] = None,
     id: Annotated[
         str | None,
-        typer.Option(help="Another name for the import: the same files count as new under it."),
+        typer.Option(help="A name for the import: files imported under another name count as new."),
     ] = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Bring a table of another system, or files of any size, into a table; every file once.
+    """Import a table of another system, or files of any size; every file once.
 
-    What becomes of specs and columns is shown first. A missing table is made. The same command
-    again goes on after a crash, and adds nothing when all is there. CSV has a header, and times
-    without a zone are in UTC.
+    Shows first how specs and columns are converted. Creates the table if it does not exist. The
+    same command continues after a crash, and adds nothing once all is imported. CSV files need a
+    header, and times without a zone are in UTC.
     """
     is_catalog = format in (ImportFormat.DUCKLAKE, ImportFormat.ICEBERG)
-    for name, said in (("--table", table), ("--catalog-option", catalog_option)):
-        if said and not is_catalog:
+    for name, value in (("--table", table), ("--catalog-option", catalog_option)):
+        if value and not is_catalog:
             raise typer.BadParameter(
                 "Only --from ducklake and --from iceberg have catalogs.", param_hint=f"'{name}'"
             )
     if option and is_catalog:
         raise typer.BadParameter(
-            "It is for files. Catalogs take --catalog-option.", param_hint="'--option'"
+            "This option is for files. Use --catalog-option for catalogs.", param_hint="'--option'"
         )
     given: dict[str, Any] = {
         "format": None if format is None else format.value,
-        "options": key_values(catalog_option, "'--catalog-option'")
-        or key_values(option, "'--option'"),
+        "options": parse_key_values(catalog_option, "'--catalog-option'")
+        or parse_key_values(option, "'--option'"),
         "table": table,
         "id": id,
     }
-    stores, chunk_bytes = storage_options(storage_option), size_of(chunk_size, "'--chunk-size'")
-    how: dict[str, Any] = {
+    store_options, chunk_bytes = (
+        parse_storage_options(storage_option),
+        parse_size(chunk_size, "'--chunk-size'"),
+    )
+    settings: dict[str, Any] = {
         "transaction": None if transaction is None else transaction.value,
         "chunk_size": chunk_bytes,
-        "storage_options": stores,
+        "storage_options": store_options,
     }
     if dry_run and is_table_source(source, given["format"]):
-        # Nothing of Spark is needed to look at a table.
-        root = Location.of(uri, stores)
-        with working("planning"):
+        # Planning the import of a table does not need Spark.
+        root = Location.of(uri, store_options)
+        with show_spinner("planning"):
             prepared = prepare_import(
                 source,
                 root,
                 partition_by,
-                transaction=how["transaction"],
+                transaction=settings["transaction"],
                 chunk_bytes=chunk_bytes or 1,
                 **given,
             )
-        _show(prepared.plan, output)
+        _print_plan(prepared.plan, output)
         return
-    spark = local_spark("import")
+    spark = start_local_spark("import")
     from phalanx.spark import import_table, plan_import
 
     if dry_run:
-        with working("planning"):
-            plan = plan_import(spark, source, uri, partition_by, **given, **how)
-        _show(plan, output)
+        with show_spinner("planning"):
+            plan = plan_import(spark, source, uri, partition_by, **given, **settings)
+        _print_plan(plan, output)
         return
     done = import_table(
-        spark, source, uri, partition_by, distribution=distribution.value, **given, **how
+        spark, source, uri, partition_by, distribution=distribution.value, **given, **settings
     )
-    tell(output, str(done), done.to_dict())
+    print_result(output, str(done), done.to_dict())
 
 
-def _show(plan: ImportPlan, output: Output) -> None:
+def _print_plan(plan: ImportPlan, output: Output) -> None:
     typer.echo(json_text.dumps(plan.to_dict(), indent=2) if output is Output.JSON else str(plan))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from phalanx.cli.console import json_text
-from phalanx.cli.console.options import Output, OutputOption, StorageOptions, storage_options
+from phalanx.cli.console.options import Output, OutputOption, StorageOptions, parse_storage_options
 from phalanx.table.joins.prepare import plan_join
 
 
@@ -35,20 +35,20 @@ def join_plan(
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Say which partitions of two tables meet in a join, and what needs a shuffle, and why."""
+    """Show which partitions of two tables join with each other, what is shuffled, and why."""
     plan = plan_join(
         left,
         right,
-        [_pair(text) for text in on],
+        [_parse_pair(text) for text in on],
         left_where=left_where,
         right_where=right_where,
-        storage_options=storage_options(storage_option),
+        storage_options=parse_storage_options(storage_option),
     )
     typer.echo(json_text.dumps(plan.to_dict(), indent=2) if output is Output.JSON else str(plan))
 
 
-def _pair(text: str) -> tuple[str, str]:
-    """The columns, left and right, that a text such as `a=b` or `a` names."""
+def _parse_pair(text: str) -> tuple[str, str]:
+    """Return the left and right column of a text such as `a=b` or `a`."""
     one, equals, other = text.partition("=")
     pair = one.strip(), (other if equals else one).strip()
     if not all(pair):

@@ -8,29 +8,33 @@ from typing import Annotated
 import typer
 
 from phalanx.cli.console import json_text
-from phalanx.cli.console.messages import counting_rows
+from phalanx.cli.console.messages import note, show_row_progress
 from phalanx.cli.console.options import (
     Output,
     OutputOption,
     StorageOptions,
     Uri,
     Where,
-    key_values,
-    storage_options,
+    parse_key_values,
+    parse_storage_options,
 )
-from phalanx.cli.console.results import column, printable, show
-from phalanx.cli.console.sources import FormatOption, NullOption, chained, source_of, total_rows
-from phalanx.cli.failures import note
-from phalanx.cli.results import tell
+from phalanx.cli.console.results import escape_unprintable, make_column, print_columns, print_result
+from phalanx.cli.console.sources import (
+    FormatOption,
+    NullOption,
+    chain_sources,
+    count_total_rows,
+    make_source,
+)
 from phalanx.table.opening import open as open_table
 from phalanx.table.table import Table
-from phalanx.table.write.retention import OutsidePartition
+from phalanx.table.write.retention import ExpiredPartition
 
 _SHOWN_PARTITIONS = 100
 
 
 class WhenMatched(StrEnum):
-    """What becomes of a row whose key the files have."""
+    """What to do with a row of the table whose key is in the files."""
 
     UPDATE = "update"
     DELETE = "delete"
@@ -38,7 +42,7 @@ class WhenMatched(StrEnum):
 
 
 class WhenNotMatched(StrEnum):
-    """What becomes of a row of the files whose key is new."""
+    """What to do with a row of the files whose key is new."""
 
     INSERT = "insert"
     IGNORE = "ignore"
@@ -50,9 +54,9 @@ def delete(
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Remove the rows that match; in weak mode each partition commits for itself."""
-    rows = _open(uri, storage_option).delete(where)
-    tell(output, f"Deleted {rows:,} rows.", {"rows": rows})
+    """Delete the matching rows; in weak mode each partition commits separately."""
+    rows = _open_table(uri, storage_option).delete(where)
+    print_result(output, f"Deleted {rows:,} rows.", {"rows": rows})
 
 
 def update(
@@ -69,16 +73,16 @@ def update(
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Give the rows that match new values; a row whose partition changes moves there.
+    """Update the matching rows; a row whose partition changes moves there.
 
-    In weak mode each partition commits for itself.
+    In weak mode each partition commits separately.
     """
-    given = key_values(assignments, "'COLUMN=SQL...'")
+    given = parse_key_values(assignments, "'COLUMN=SQL...'")
     if len(given) < len(assignments):
         raise typer.BadParameter("A column is set twice.", param_hint="'COLUMN=SQL...'")
     texts = {name.strip(): text.strip() for name, text in given.items()}
-    rows = _open(uri, storage_option).update(where, texts)
-    tell(output, f"Updated {rows:,} rows.", {"rows": rows})
+    rows = _open_table(uri, storage_option).update(where, texts)
+    print_result(output, f"Updated {rows:,} rows.", {"rows": rows})
 
 
 def merge(
@@ -95,32 +99,32 @@ def merge(
         str, typer.Option(metavar="A,B", help="The columns of the key.", show_default=False)
     ],
     when_matched: Annotated[
-        WhenMatched, typer.Option(help="What becomes of rows whose key the files have.")
+        WhenMatched, typer.Option(help="What to do with rows whose key is in the files.")
     ] = WhenMatched.UPDATE,
     when_not_matched: Annotated[
-        WhenNotMatched, typer.Option(help="What becomes of rows of the files with a new key.")
+        WhenNotMatched, typer.Option(help="What to do with rows of the files with a new key.")
     ] = WhenNotMatched.INSERT,
     format: FormatOption = None,
     null: NullOption = None,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Replace the rows that have the key of a row of the files, and add the others.
+    """Replace the rows with a key that is in the files, and insert the others.
 
-    Each key must be there once in all files. In weak mode each partition commits for itself.
+    Each key must occur once in all files. In weak mode each partition commits separately.
     """
-    options = storage_options(storage_option)
-    sources = [source_of(name, format, null, options) for name in files]
+    options = parse_storage_options(storage_option)
+    sources = [make_source(name, format, null, options) for name in files]
     table = open_table(uri, storage_options=options)
-    with counting_rows(lambda: total_rows(sources)) as progress:
+    with show_row_progress(lambda: count_total_rows(sources)) as progress:
         done = table.merge(
-            chained(sources, table.schema, progress),
+            chain_sources(sources, table.schema, progress),
             [name.strip() for name in on.split(",")],
             when_matched=when_matched.value,
             when_not_matched=when_not_matched.value,
         )
     counts = {"inserted": done.inserted, "updated": done.updated, "deleted": done.deleted}
-    tell(output, f"Merged: {done}.", counts)
+    print_result(output, f"Merged: {done}.", counts)
 
 
 def retain(
@@ -129,44 +133,46 @@ def retain(
         str,
         typer.Argument(
             metavar="KEEP",
-            help='What stays: an SQL predicate, also with now and today, such as "event_date >= '
-            'now - 90 days".',
+            help="The rows to keep: an SQL predicate that may use now and today, such as "
+            '"event_date >= now - 90 days".',
             show_default=False,
         ),
     ],
     rows: Annotated[
         bool,
-        typer.Option("--rows", help="Also delete rows of partitions that have others to keep."),
+        typer.Option("--rows", help="Also delete rows of partitions that are kept in part."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    ] = False,
     output: OutputOption = Output.TABLE,
     storage_option: StorageOptions = None,
 ) -> None:
-    """Drop the partitions that are entirely outside of what is kept, without reading data.
+    """Drop the partitions without rows to keep, without reading data.
 
-    Rows for which it is unknown, such as those without a date, stay. In strong mode it is one
-    snapshot, which rollback undoes until a vacuum.
+    Rows for which the predicate is unknown, such as those without a date, are kept. In strong mode
+    this is one snapshot, which rollback can undo until a vacuum.
     """
-    done = _open(uri, storage_option).retain(keep, rows=rows, dry_run=dry_run)
+    done = _open_table(uri, storage_option).retain(keep, rows=rows, dry_run=dry_run)
     if output is Output.JSON:
         typer.echo(json_text.dumps(done.to_dict(), indent=2))
         return
     for line in str(done).split("\n"):
-        typer.echo(printable(line))
-    _show(done.dropped)
+        typer.echo(escape_unprintable(line))
+    _print_partitions(done.dropped)
     if done.partial and not rows:
-        note("Rows of partitions that stay whole are deleted with --rows.")
+        note("Use --rows to delete rows of partitions that are kept in part.")
 
 
-def _show(partitions: tuple[OutsidePartition, ...]) -> None:
+def _print_partitions(partitions: tuple[ExpiredPartition, ...]) -> None:
     shown = partitions[:_SHOWN_PARTITIONS]
     if not shown:
         return
     found = [each.to_dict() for each in shown]
-    show([column(name, [each[name] for each in found]) for name in found[0]])
+    print_columns([make_column(name, [each[name] for each in found]) for name in found[0]])
     if len(partitions) > len(shown):
-        note(f"{len(partitions) - len(shown):,} more partitions: they are in --output json.")
+        note(f"{len(partitions) - len(shown):,} more partitions: use --output json to list them.")
 
 
-def _open(uri: str, options: list[str] | None) -> Table:
-    return open_table(uri, storage_options=storage_options(options))
+def _open_table(uri: str, options: list[str] | None) -> Table:
+    return open_table(uri, storage_options=parse_storage_options(options))

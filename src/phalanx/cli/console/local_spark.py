@@ -1,15 +1,15 @@
-"""Spark on this machine, for commands that need it or may use it."""
+"""Start Spark on this machine, for commands that need it or can use it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from phalanx.cli.console.messages import working
+from phalanx.cli.console.messages import show_spinner
 from phalanx.errors import PhalanxError
 
 
-def local_spark(command: str) -> Any:
-    """A session for the command; says how to install Spark where there is none."""
+def start_local_spark(command: str) -> Any:
+    """Return a Spark session for the command; raise if Spark is not installed."""
     try:
         from phalanx.spark import local_session
     except ModuleNotFoundError as error:
@@ -19,5 +19,5 @@ def local_spark(command: str) -> Any:
             f"Cannot {command} without Spark, which is not installed. Install it: "
             "pip install 'phalanx-lance[spark]'"
         ) from None
-    with working("starting Spark"):
+    with show_spinner("starting Spark"):
         return local_session(f"phalanx {command}")

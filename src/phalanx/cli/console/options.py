@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take."""
+"""Arguments and options that several commands share, and how to parse them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import typer
 
 
 class Output(StrEnum):
-    """How a command shows what it found."""
+    """How a command prints its result."""
 
     TABLE = "table"
     JSON = "json"
 
 
-class Mode(StrEnum):
+class ModeChoice(StrEnum):
     """How writes to several partitions are committed."""
 
     WEAK = "weak"
     STRONG = "strong"
 
 
-class Layout(StrEnum):
+class LayoutChoice(StrEnum):
     """How a table is stored."""
 
     NAMESPACE = "namespace"
@@ -34,20 +34,20 @@ class Layout(StrEnum):
 
 Uri = Annotated[
     str,
-    typer.Argument(metavar="URI", help="Where the table is: a path or URI.", show_default=False),
+    typer.Argument(metavar="URI", help="The path or URI of the table.", show_default=False),
 ]
 Where = Annotated[
     str, typer.Argument(metavar="WHERE", help="An SQL predicate.", show_default=False)
 ]
 OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="For people, or for programs.")
+    Output, typer.Option("--output", "-o", help="A table for people, or JSON for programs.")
 ]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--storage-option",
         metavar="KEY=VALUE",
-        help="What the object store needs to know, such as region=eu-west-1. Repeatable.",
+        help="An option of the object store, such as region=eu-west-1. Repeatable.",
         show_default=False,
     ),
 ]
@@ -63,7 +63,7 @@ SnapshotOption = Annotated[
     typer.Option(
         "--snapshot",
         metavar="ID|TIME",
-        help="As of a snapshot, or of a time such as 2025-12-31T12:00 (UTC).",
+        help="Read as of a snapshot, or of a time such as 2025-12-31T12:00 (UTC).",
         show_default=False,
     ),
 ]
@@ -72,13 +72,13 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 All = Annotated[bool, typer.Option("--all", help="Show everything.")]
 
 
-def storage_options(items: list[str] | None) -> dict[str, str] | None:
-    """The options of the object store by key; a usage error if one has no value."""
-    return key_values(items, "'--storage-option'") or None
+def parse_storage_options(items: list[str] | None) -> dict[str, str] | None:
+    """Return the options of the object store; raise a usage error if one has no value."""
+    return parse_key_values(items, "'--storage-option'") or None
 
 
-def key_values(items: list[str] | None, hint: str) -> dict[str, str]:
-    """Values by their keys; a usage error if one has no value."""
+def parse_key_values(items: list[str] | None, hint: str) -> dict[str, str]:
+    """Return values by key; raise a usage error if one has no value."""
     found = {}
     for item in items or []:
         key, equals, value = item.partition("=")
@@ -88,8 +88,8 @@ def key_values(items: list[str] | None, hint: str) -> dict[str, str]:
     return found
 
 
-def shown_limit(limit: int | None, everything: bool, output: Output, default: int) -> int | None:
-    """How many to show: as the user says, else all as JSON and the default in a table."""
+def resolve_limit(limit: int | None, everything: bool, output: Output, default: int) -> int | None:
+    """Return how many to show: the limit given, or all as JSON and the default in a table."""
     if everything and limit is not None:
         raise typer.BadParameter("Give one of --all and --limit.", param_hint="'--all'")
     if limit is not None:
@@ -97,8 +97,8 @@ def shown_limit(limit: int | None, everything: bool, output: Output, default: in
     return None if everything or output is Output.JSON else default
 
 
-def snapshot_of(text: str, hint: str = "'--snapshot'") -> int | datetime:
-    """The snapshot by its id, or as of an ISO time; a usage error if it is neither."""
+def parse_snapshot(text: str, hint: str = "'--snapshot'") -> int | datetime:
+    """Return a snapshot id or an ISO time; raise a usage error if the text is neither."""
     if text.isdecimal():
         return int(text)
     try:
@@ -109,23 +109,23 @@ def snapshot_of(text: str, hint: str = "'--snapshot'") -> int | datetime:
         ) from None
 
 
-def age_of(text: str) -> timedelta:
-    """A time span such as 7d or 12h; a usage error if it is none."""
+def parse_age(text: str) -> timedelta:
+    """Return a time span such as 7d or 12h; raise a usage error if it is invalid."""
     match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text)
     if match is None:
         raise typer.BadParameter(
-            f"{text!r} is no time span: expected a number and one of s, m, h, d, w, such as 7d.",
+            f"{text!r} is not a time span: expected a number and one of s, m, h, d, w, such as 7d.",
             param_hint="'--older-than'",
         )
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def size_of(text: str, hint: str) -> int:
-    """A number of bytes such as 128MB, in powers of 1024; a usage error if it is none."""
+def parse_size(text: str, hint: str) -> int:
+    """Return a number of bytes such as 128MB, in powers of 1024; raise a usage error if invalid."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(
-            f"{text!r} is no size: expected a number of bytes such as 134217728 or 128MB.",
+            f"{text!r} is not a size: expected a number of bytes such as 134217728 or 128MB.",
             param_hint=hint,
         )
     return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")

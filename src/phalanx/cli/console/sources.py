@@ -1,4 +1,7 @@
-"""Files as streams of rows: parquet, CSV, JSON lines, Arrow and Lance."""
+"""Read files as streams of rows: Parquet, CSV, JSON lines, Arrow and Lance.
+
+Text in CSV and JSON is parsed to the column types of the table.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,28 @@ from pathlib import PurePath
 from typing import Annotated, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.fs
 import pyarrow.json
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 import typer
 
 from phalanx.cli.console.messages import RowProgress
-from phalanx.cli.text_values import csv_type, json_type, parsed
 from phalanx.errors import InvalidSchema, SchemaMismatch
-from phalanx.model.schema.rows import conformed, without_ids
+from phalanx.model.schema.rows import conform_rows, remove_ids
 from phalanx.storage.lance.location import Location
 
 STDIN = "-"
-# A line longer than a block cannot be read, and types are inferred from the first block.
+# Arrow cannot read a longer line, and infers types from the first block.
 _BLOCK_BYTES = 16 << 20
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
 _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
 class Format(StrEnum):
-    """What a file is."""
+    """The format of a file."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -57,21 +61,22 @@ _BY_SUFFIX = {
 
 
 FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="What the files are, whatever their names say.")
+    Format | None,
+    typer.Option("--format", help="The format of the files, regardless of their names."),
 ]
 NullOption = Annotated[
     list[str] | None,
     typer.Option(
         "--null",
         metavar="TEXT",
-        help="CSV: a text that stands for NULL, like an empty field. Repeatable.",
+        help="CSV: a text that means NULL, like an empty field. Repeatable.",
         show_default=False,
     ),
 ]
 
 
-def format_of(name: str) -> Format | None:
-    """The format that a file's name tells; Arrow for stdin, None if nobody knows."""
+def guess_format(name: str) -> Format | None:
+    """Return the format by the name of a file; Arrow for stdin, None if unknown."""
     if name == STDIN:
         return Format.ARROW
     path = PurePath(name.rstrip("/"))
@@ -81,16 +86,16 @@ def format_of(name: str) -> Format | None:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to read, `-` for stdin; `nulls` are the CSV texts that stand for NULL."""
+    """A file to read, or `-` for stdin; `nulls` are the CSV texts that mean NULL."""
 
     name: str
     format: Format
     storage_options: dict[str, str] | None = field(default=None, repr=False)
     nulls: tuple[str, ...] = ("",)
 
-    def schema(self) -> pa.Schema:
-        """The columns of the file, as a new table would have them."""
-        schema = self._checked(self.reader)().schema
+    def read_schema(self) -> pa.Schema:
+        """Return the columns of the file, for a new table."""
+        schema = self._name_file_in_errors(self.open_reader)().schema
         for column in schema:
             if self.format in (Format.CSV, Format.JSONL) and pa.types.is_null(column.type):
                 raise InvalidSchema(
@@ -99,58 +104,60 @@ class Source:
                 )
         return pa.schema([_without_parquet_id(field) for field in schema])
 
-    def rows(self) -> int | None:
-        """How many rows there are, if that is known without reading them."""
+    def count_rows(self) -> int | None:
+        """Return the number of rows, or None if it takes reading them."""
         if self.format is Format.PARQUET:
-            return int(pq.ParquetFile(self._seekable()).metadata.num_rows)
+            return int(pq.ParquetFile(self._open_file()).metadata.num_rows)
         if self.format is Format.LANCE:
             return int(Location.of(self.name, self.storage_options).open().count_rows())
         return None
 
-    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows in the schema's columns and types; errors name the file."""
-        batches = self._checked(lambda: conformed(self.reader(schema), schema))()
-        while (batch := self._checked(lambda: next(batches, None))()) is not None:
+    def read_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in the columns and types of the schema; errors name the file."""
+        batches = self._name_file_in_errors(
+            lambda: conform_rows(self.open_reader(schema), schema)
+        )()
+        while (batch := self._name_file_in_errors(lambda: next(batches, None))()) is not None:
             yield batch
 
-    def reader(self, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
-        """The rows as they are; text of CSV and JSON as the schema's types."""
+    def open_reader(self, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
+        """Open the file; text of CSV and JSON is parsed to the types of the schema."""
         match self.format:
             case Format.PARQUET:
-                file = pq.ParquetFile(self._seekable())
+                file = pq.ParquetFile(self._open_file())
                 return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
             case Format.CSV:
-                return _typed(self._csv(schema), schema)
+                return _parse_reader(self._open_csv(schema), schema)
             case Format.JSONL:
-                return _typed(self._json_lines(schema), schema)
+                return _parse_reader(self._open_json_lines(schema), schema)
             case Format.ARROW:
-                return self._arrow()
+                return self._open_arrow()
             case Format.LANCE:
                 dataset = Location.of(self.name, self.storage_options).open()
                 return dataset.scanner(scan_in_order=True).to_reader()
 
-    def _csv(self, schema: pa.Schema | None) -> pa.RecordBatchReader:
-        types = {} if schema is None else {field.name: csv_type(field.type) for field in schema}
+    def _open_csv(self, schema: pa.Schema | None) -> pa.RecordBatchReader:
+        types = {} if schema is None else {field.name: to_csv_type(field.type) for field in schema}
         return pyarrow.csv.open_csv(
-            self._stream(),
+            self._open_stream(),
             read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK_BYTES),
             parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=types,
                 null_values=list(self.nulls),
                 strings_can_be_null=True,
-                # Two quotes are how CSV writes an empty text.
+                # In CSV, two quotes are an empty text.
                 quoted_strings_can_be_null=False,
             ),
         )
 
-    def _json_lines(self, schema: pa.Schema | None) -> pa.RecordBatchReader:
+    def _open_json_lines(self, schema: pa.Schema | None) -> pa.RecordBatchReader:
         wanted = None
         if schema is not None:
-            wanted = pa.schema([(field.name, json_type(field.type)) for field in schema])
+            wanted = pa.schema([(field.name, to_json_type(field.type)) for field in schema])
         try:
             return pyarrow.json.open_json(
-                self._stream(),
+                self._open_stream(),
                 read_options=pyarrow.json.ReadOptions(block_size=_BLOCK_BYTES),
                 parse_options=pyarrow.json.ParseOptions(explicit_schema=wanted),
             )
@@ -159,10 +166,10 @@ class Source:
                 raise
             return pa.RecordBatchReader.from_batches(wanted, [])
 
-    def _arrow(self) -> pa.RecordBatchReader:
+    def _open_arrow(self) -> pa.RecordBatchReader:
         if self.name == STDIN:
             return pa.ipc.open_stream(sys.stdin.buffer)
-        file = self._seekable()
+        file = self._open_file()
         is_stream = file.read(6) != b"ARROW1"
         file.seek(0)
         if is_stream:
@@ -171,28 +178,28 @@ class Source:
         batches = (stored.get_batch(place) for place in range(stored.num_record_batches))
         return pa.RecordBatchReader.from_batches(stored.schema, batches)
 
-    def _stream(self) -> Any:
+    def _open_stream(self) -> Any:
         if self.name == STDIN:
             return sys.stdin.buffer
-        filesystem, path = self._place()
+        filesystem, path = self._resolve()
         return filesystem.open_input_stream(path, compression="detect")
 
-    def _seekable(self) -> Any:
+    def _open_file(self) -> Any:
         if self.name == STDIN:
-            raise OSError(f"Cannot read {self.format} from stdin: it is not a stream. Name a file.")
-        filesystem, path = self._place()
+            raise OSError(f"Cannot read {self.format} from stdin, only from a file. Name a file.")
+        filesystem, path = self._resolve()
         return filesystem.open_input_file(path)
 
-    def _place(self) -> tuple[Any, str]:
+    def _resolve(self) -> tuple[Any, str]:
         if _URI.match(self.name):
             filesystem, path = pyarrow.fs.FileSystem.from_uri(self.name)
             return filesystem, path
         return pyarrow.fs.LocalFileSystem(), self.name
 
-    def _checked(self, read: Callable[[], Any]) -> Callable[[], Any]:
-        """The same function, with errors that name the file and what it was read as."""
+    def _name_file_in_errors(self, read: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the function with errors that name the file and its format."""
 
-        def checked() -> Any:
+        def read_or_explain() -> Any:
             try:
                 return read()
             except SchemaMismatch as error:
@@ -201,26 +208,26 @@ class Source:
                 label = _LABELS.get(self.format, self.format)
                 raise SchemaMismatch(f"Cannot read {self.name} as {label}: {error}") from None
 
-        return checked
+        return read_or_explain
 
 
-def chained(
+def chain_sources(
     sources: Sequence[Source], schema: pa.Schema, progress: RowProgress
 ) -> pa.RecordBatchReader:
-    """The rows of all sources as one stream, which tells how far it is."""
+    """Return the rows of all sources as one stream that reports progress."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for source in sources:
-            for batch in source.batches(schema):
+            for batch in source.read_batches(schema):
                 progress.read(batch.num_rows)
                 yield batch
         progress.all_read()
 
-    return pa.RecordBatchReader.from_batches(without_ids(schema), batches())
+    return pa.RecordBatchReader.from_batches(remove_ids(schema), batches())
 
 
-def _typed(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> pa.RecordBatchReader:
-    """The reader with its text parsed to the schema's types."""
+def _parse_reader(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> pa.RecordBatchReader:
+    """Return the reader with its text parsed to the types of the schema."""
     if schema is None:
         return reader
     kinds = [
@@ -228,11 +235,11 @@ def _typed(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> pa.RecordB
         for field in reader.schema
     ]
 
-    def typed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    def parse_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = []
         for name, array, kind in zip(reader.schema.names, batch.columns, kinds, strict=True):
             try:
-                arrays.append(parsed(array, kind))
+                arrays.append(parse_text(array, kind))
             except pa.ArrowInvalid as error:
                 raise pa.ArrowInvalid(f"column {name!r} ({kind}): {error}") from None
         return pa.RecordBatch.from_arrays(arrays, names=reader.schema.names)
@@ -241,7 +248,7 @@ def _typed(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> pa.RecordB
         [pa.array([], field.type) for field in reader.schema], schema=reader.schema
     )
     return pa.RecordBatchReader.from_batches(
-        typed(nothing).schema, (typed(batch) for batch in reader)
+        parse_batch(nothing).schema, (parse_batch(batch) for batch in reader)
     )
 
 
@@ -252,21 +259,118 @@ def _without_parquet_id(field: pa.Field) -> pa.Field:
     return field.with_metadata(metadata or None)
 
 
-def source_of(
+def make_source(
     name: str, format: Format | None, nulls: list[str] | None, options: dict[str, str] | None
 ) -> Source:
-    """A file as a source of rows; a usage error where nobody can tell what it is."""
-    known = format or format_of(name)
+    """Return a file as a source of rows; raise a usage error if its format is unknown."""
+    known = format or guess_format(name)
     if known is None:
         raise typer.BadParameter(
-            f"Cannot tell what {name!r} is by its name: say it with --format.",
+            f"Cannot determine the format of {name!r} from its name: pass --format.",
             param_hint="'--format'",
         )
     return Source(name, known, options, ("", *(nulls or [])))
 
 
-def total_rows(sources: Sequence[Source]) -> int | None:
-    """How many rows all of them have; None where that is not known before they are read."""
-    counts = [source.rows() for source in sources]
+def count_total_rows(sources: Sequence[Source]) -> int | None:
+    """Return the number of rows of all sources; None if it takes reading them."""
+    counts = [source.count_rows() for source in sources]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
+
+
+# A time of day followed by a zone.
+_HAS_ZONE = r"[T ]\d\d.*(Z|[+-]\d\d(:?\d\d)?)$"
+
+
+def to_csv_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type to read a CSV column as; `parse_text` converts it to that of the table."""
+    if pt.is_dictionary(kind):
+        return to_csv_type(kind.value_type)
+    return pa.string() if _is_zoned(kind) or _is_bytes(kind) else kind
+
+
+def to_json_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type to read a JSON field as; `parse_text` converts it to that of the table."""
+    if pt.is_dictionary(kind):
+        return to_json_type(kind.value_type)
+    if _is_zoned(kind) or _is_bytes(kind) or pt.is_date(kind) or pt.is_time(kind):
+        return pa.string()
+    if pt.is_struct(kind):
+        return pa.struct([child.with_type(to_json_type(child.type)) for child in kind])
+    if _is_list(kind):
+        return pa.list_(kind.value_field.with_type(to_json_type(kind.value_type)))
+    return kind
+
+
+def parse_text(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Parse the text of an array; ArrowInvalid names the text that is invalid.
+
+    A timestamp without a zone is in the zone of its column. Bytes are in hex.
+    """
+    if pt.is_dictionary(kind):
+        return parse_text(array, kind.value_type)
+    if pt.is_struct(kind) and pt.is_struct(array.type):
+        children = [
+            parse_text(child, field.type)
+            for child, field in zip(array.flatten(), kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(
+            children, names=[field.name for field in kind], mask=array.is_null()
+        )
+    if _is_list(kind) and pt.is_list(array.type):
+        return _parse_lists(array, kind)
+    if not pt.is_string(array.type) or pt.is_string(kind) or pt.is_large_string(kind):
+        return array
+    if _is_zoned(kind):
+        return _parse_zoned(array, kind)
+    if _is_bytes(kind):
+        return _parse_hex(array, kind)
+    if pt.is_time(kind):
+        # Arrow parses a time of day only as part of a timestamp.
+        unit = kind.unit
+        moments = pc.binary_join_element_wise("1970-01-01T", array, "")
+        return moments.cast(pa.timestamp(unit)).cast(kind)
+    return array.cast(kind)
+
+
+def _parse_lists(array: pa.ListArray, kind: pa.DataType) -> pa.Array:
+    items = parse_text(array.flatten(), kind.value_type)
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    offsets = pa.array([0, *lengths.cumsum()], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, items, mask=array.is_null())
+    return lists.cast(kind) if pt.is_fixed_size_list(kind) else lists
+
+
+def _parse_zoned(array: pa.StringArray, kind: pa.TimestampType) -> pa.Array:
+    zoned = pc.match_substring_regex(array, _HAS_ZONE)
+    local = pc.if_else(zoned, None, array).cast(pa.timestamp(kind.unit))
+    return pc.coalesce(
+        pc.if_else(zoned, array, None).cast(kind), pc.assume_timezone(local, kind.tz)
+    )
+
+
+def _parse_hex(array: pa.StringArray, kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(
+            [None if text is None else bytes.fromhex(text) for text in array.to_pylist()], kind
+        )
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"bytes are written as hexadecimal digits: {error}") from None
+
+
+def _is_zoned(kind: pa.DataType) -> bool:
+    return bool(pt.is_timestamp(kind) and kind.tz is not None)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+        or pt.is_fixed_size_binary(kind)
+        or pt.is_binary_view(kind)
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))

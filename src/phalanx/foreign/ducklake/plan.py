@@ -1,4 +1,4 @@
-"""The plan of a scan of a DuckLake table: which files to read, and why not the others."""
+"""The plan of a scan of a DuckLake table: the files to read, and why the others are pruned."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phalanx.foreign.ducklake.catalog import LakeTable, check_snapshot
-from phalanx.foreign.ducklake.connection import CatalogReading
+from phalanx.foreign.ducklake.connection import CatalogReader
 from phalanx.foreign.ducklake.files import (
     BYTES,
     PATH,
     ROWS,
     count_files,
-    no_files,
+    empty_files,
     read_bounds,
     read_deletes,
     read_files,
 )
 from phalanx.foreign.ducklake.files import FILE_ID as _FILE_ID
 from phalanx.foreign.ducklake.inlined import InlinedRows, count_inlined
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.predicate import FALSE, TRUE, any_of
-from phalanx.model.predicates.rendering import summary, to_datafusion
-from phalanx.model.specs.partition_key import PartitionKey, json_value, plain_values
-from phalanx.planning.pruning.file_bounds import may_match
+from phalanx.model.predicates.rendering import summarize, to_datafusion
+from phalanx.model.specs.partition_key import PartitionKey, to_json_value, to_python_values
+from phalanx.planning.formatting import format_bytes, format_count
+from phalanx.planning.pruning.file_bounds import find_matching_files
 from phalanx.planning.pruning.projection import Reason, SpecProjection
 from phalanx.planning.pruning.prune import Pruning, prune
-from phalanx.planning.pruning.residual import may_hold
-from phalanx.planning.pruning.scan_plan import counted, readable
+from phalanx.planning.pruning.residual import find_possible_partitions
 from phalanx.planning.rewrites.plan import DeleteFile
 
 _DELETES = ".deletes"
@@ -41,9 +41,9 @@ _FILE_COLUMNS = (_FILE_ID, PATH, ROWS, BYTES, _DELETES)
 
 
 class PlannedFile(NamedTuple):
-    """A data file to read: its partition, the delete files that apply, and what is left to filter.
+    """A data file to read: its partition, its delete files, and the residual filter.
 
-    `rows` are those that were written, deleted ones included.
+    `rows` counts all rows written, including deleted ones.
     """
 
     path: str
@@ -55,7 +55,7 @@ class PlannedFile(NamedTuple):
 
     @property
     def spec_id(self) -> int:
-        """The partitioning that it was written under."""
+        """The partitioning that the file was written under."""
         return self.key.spec_id
 
     @property
@@ -66,10 +66,12 @@ class PlannedFile(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DuckLakePlan:
-    """The data files that a predicate needs, of all partitionings; kept as columns.
+    """The data files that a predicate needs, of all partitionings, as columns.
 
-    `outside` counts, for each spec, the files that the bounds of their columns rule out. Rows that
-    still stand in the catalog are always read: `inlined` says how many there are.
+    `outside` counts, for each spec, the files that column bounds exclude. Rows inlined in the
+    catalog are always read; `inlined` counts them.
+
+    Internal: `pruning`.
     """
 
     table: str
@@ -95,7 +97,7 @@ class DuckLakePlan:
                 PlannedFile._make,
                 zip(
                     *columns,
-                    _keys(spec.spec_id, table),
+                    _read_keys(spec.spec_id, table),
                     _deletes_of(table.column(_DELETES)),
                     repeat(residual, table.num_rows),
                     strict=True,
@@ -104,17 +106,17 @@ class DuckLakePlan:
 
     @property
     def planned_files(self) -> int:
-        """How many files are to be read."""
+        """The number of files to read."""
         return sum(table.num_rows for table in self.kept.values())
 
     @property
     def total_files(self) -> int:
-        """How many files the table has at the snapshot."""
+        """The number of files of the table at the snapshot."""
         return sum(self.totals.values())
 
     @property
     def planned_bytes(self) -> int:
-        """How many bytes the planned files have."""
+        """The total size of the files to read."""
         return sum(_sum(table.column(BYTES)) for table in self.kept.values())
 
     @property
@@ -123,11 +125,11 @@ class DuckLakePlan:
         return tuple(reason for spec in self.pruning.specs for reason in spec.fail_open)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
+        """Return the plan as JSON values."""
         return {
             "table": self.table,
             "snapshot": self.snapshot,
-            "where": summary(self.pruning.predicate),
+            "where": summarize(self.pruning.predicate),
             "planned_files": self.planned_files,
             "total_files": self.total_files,
             "planned_bytes": self.planned_bytes,
@@ -144,8 +146,8 @@ class DuckLakePlan:
             "planned_files": self.kept[spec.spec_id].num_rows,
             "total_files": self.totals.get(spec.spec_id, 0),
             "outside_bounds": self.outside[spec.spec_id],
-            "filter": summary(spec.filter),
-            "residual": None if spec.residual == TRUE else summary(spec.residual),
+            "filter": summarize(spec.filter),
+            "residual": None if spec.residual == TRUE else summarize(spec.residual),
             "conditions": [
                 {
                     "condition": reason.condition,
@@ -165,7 +167,7 @@ class DuckLakePlan:
             "rows": file.rows,
             "spec_id": file.spec_id,
             "values": {
-                name: json_value(value) for name, value in zip(names, file.values, strict=True)
+                name: to_json_value(value) for name, value in zip(names, file.values, strict=True)
             },
             "deletes": [
                 {"path": each.path, "bytes": each.bytes, "rows": each.rows} for each in file.deletes
@@ -175,22 +177,22 @@ class DuckLakePlan:
 
     def __str__(self) -> str:
         lines = [
-            f"where {summary(self.pruning.predicate)}",
-            f"reads {self.planned_files:,} of {counted(self.total_files, 'file')}, "
-            f"{readable(self.planned_bytes)}",
+            f"where {summarize(self.pruning.predicate)}",
+            f"reads {self.planned_files:,} of {format_count(self.total_files, 'file')}, "
+            f"{format_bytes(self.planned_bytes)}",
         ]
         if self.inlined:
             rows = sum(each.rows for each in self.inlined)
-            lines.append(f"and {counted(rows, 'row')} that still stand in the catalog")
+            lines.append(f"and {format_count(rows, 'row')} that are inlined in the catalog")
         for spec in self.pruning.specs:
             total = self.totals.get(spec.spec_id, 0)
             lines += [
                 "",
                 f"spec {spec.spec_id} by {self.labels[spec.spec_id] or 'nothing'}: reads "
-                f"{self.kept[spec.spec_id].num_rows:,} of {counted(total, 'file')}",
+                f"{self.kept[spec.spec_id].num_rows:,} of {format_count(total, 'file')}",
             ]
             if outside := self.outside[spec.spec_id]:
-                lines.append(f"  {counted(outside, 'file')} more left out by the bounds of columns")
+                lines.append(f"  {format_count(outside, 'file')} more excluded by column bounds")
             for reason in spec.reasons:
                 lines.append(f"  {reason.condition}")
                 lines.append(f"    prunes by {reason.pushed or 'nothing, taken by itself'}")
@@ -199,65 +201,70 @@ class DuckLakePlan:
         return "\n".join(lines)
 
 
-def plan_scan(table: LakeTable, where: str | None) -> DuckLakePlan:
-    """Which files can hold a row that matches, at the snapshot that the table was opened at."""
+def plan_files_to_scan(table: LakeTable, where: str | None) -> DuckLakePlan:
+    """Plan the files that may hold matching rows, at the snapshot of the table."""
     schema, specs = table.columns.schema, table.partitionings.specs
-    predicate = TRUE if where is None else bind(where, schema)
+    predicate = TRUE if where is None else bind_predicate(where, schema)
     pruning = prune(predicate, specs, schema)
-    with table.location.reading() as reading:
-        check_snapshot(reading, table)
-        totals = count_files(reading, table)
-        deletes = read_deletes(reading, table)
+    with table.location.open() as reader:
+        check_snapshot(reader, table)
+        totals = count_files(reader, table)
+        deletes = read_deletes(reader, table)
         held = {
-            each.spec_id: _held(reading, table, each, totals.get(each.spec_id, 0))
+            each.spec_id: _prune_by_values(reader, table, each, totals.get(each.spec_id, 0))
             for each in pruning.specs
         }
-        kept = _within_bounds(reading, table, pruning, held)
-        inlined = count_inlined(reading, table)
+        kept = _prune_by_bounds(reader, table, pruning, held)
+        inlined = count_inlined(reader, table)
     outside = {number: held[number].num_rows - files.num_rows for number, files in kept.items()}
     kept = {
-        number: files.add_column(len(_FILE_COLUMNS) - 1, _DELETES, deletes.of(files[_FILE_ID]))
+        number: files.add_column(
+            len(_FILE_COLUMNS) - 1, _DELETES, deletes.lists_for(files[_FILE_ID])
+        )
         for number, files in kept.items()
     }
     labels = {spec_id: spec.label(schema) for spec_id, spec in specs.items()}
     return DuckLakePlan(table.name, table.snapshot, pruning, labels, kept, totals, outside, inlined)
 
 
-def _held(
-    reading: CatalogReading, table: LakeTable, projection: SpecProjection, total: int
+def _prune_by_values(
+    reader: CatalogReader, table: LakeTable, projection: SpecProjection, total: int
 ) -> pa.Table:
-    """The files of a partitioning whose values allow a matching row."""
+    """Return the files of a partitioning whose partition values allow a matching row."""
     spec = table.partitionings.specs[projection.spec_id]
     if projection.filter == FALSE or not total:
-        return no_files(spec)
-    files = read_files(reading, table, spec, projection.filter)
-    held = may_hold(projection.filter, spec, files, files.num_rows)
+        return empty_files(spec)
+    files = read_files(reader, table, spec, projection.filter)
+    held = find_possible_partitions(projection.filter, spec, files, files.num_rows)
     return files if held.all() else files.filter(pa.array(held))
 
 
-def _within_bounds(
-    reading: CatalogReading, table: LakeTable, pruning: Pruning, held: Mapping[int, pa.Table]
+def _prune_by_bounds(
+    reader: CatalogReader,
+    table: LakeTable,
+    pruning: Pruning,
+    files_by_spec: Mapping[int, pa.Table],
 ) -> dict[int, pa.Table]:
-    """The files whose bounds allow a match; those of all partitionings are read at once."""
+    """Return the files whose bounds allow a match; read the bounds of all specs at once."""
     open_specs = [each for each in pruning.specs if each.residual != TRUE]
-    residuals = any_of(each.residual for each in open_specs if held[each.spec_id].num_rows)
-    together = [held[each.spec_id].select([_FILE_ID, ROWS]) for each in open_specs]
+    residuals = any_of(each.residual for each in open_specs if files_by_spec[each.spec_id].num_rows)
+    together = [files_by_spec[each.spec_id].select([_FILE_ID, ROWS]) for each in open_specs]
     if residuals == FALSE:
-        return dict(held)
-    bounds = read_bounds(reading, table, pa.concat_tables(together), residuals)
-    kept, start = dict(held), 0
+        return dict(files_by_spec)
+    bounds = read_bounds(reader, table, pa.concat_tables(together), residuals)
+    kept, start = dict(files_by_spec), 0
     for each in open_specs:
-        files = held[each.spec_id]
+        files = files_by_spec[each.spec_id]
         own = {path: known.slice(start, files.num_rows) for path, known in bounds.items()}
-        matching = may_match(each.residual, own, files.num_rows)
+        matching = find_matching_files(each.residual, own, files.num_rows)
         kept[each.spec_id] = files.filter(pa.array(matching))
         start += files.num_rows
     return kept
 
 
-def _keys(spec_id: int, files: pa.Table) -> Iterator[PartitionKey]:
-    """The key of each file; files of one partition have the same one."""
-    columns = [plain_values(column) for column in files.columns[len(_FILE_COLUMNS) :]]
+def _read_keys(spec_id: int, files: pa.Table) -> Iterator[PartitionKey]:
+    """Yield the key of each file; files of one partition share an object."""
+    columns = [to_python_values(column) for column in files.columns[len(_FILE_COLUMNS) :]]
     if not columns:
         yield from repeat(PartitionKey(spec_id, ()), files.num_rows)
         return
@@ -270,7 +277,7 @@ def _keys(spec_id: int, files: pa.Table) -> Iterator[PartitionKey]:
 
 
 def _deletes_of(lists: pa.ChunkedArray) -> Iterator[tuple[DeleteFile, ...]]:
-    """The delete files of each file; few have any."""
+    """Yield the delete files of each file."""
     counts = pc.list_value_length(lists).to_pylist()
     every = (DeleteFile(**each) for each in pc.list_flatten(lists).to_pylist())
     for count in counts:

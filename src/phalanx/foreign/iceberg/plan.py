@@ -1,4 +1,4 @@
-"""The plan of a read of an Iceberg table: its files that may hold a match, and why."""
+"""The plan of a scan of an Iceberg table: the files to read, and why."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from phalanx.foreign.iceberg.deletes import Deletes, IcebergDelete
+from phalanx.foreign.iceberg.deletes import IcebergDelete, IcebergDeletes
 from phalanx.foreign.iceberg.manifests import FORMAT, SEQUENCE
-from phalanx.model.specs.partition_key import PartitionKey, json_value, plain_values
+from phalanx.model.specs.partition_key import PartitionKey, to_json_value, to_python_values
 from phalanx.model.specs.spec import PartitionSpec
+from phalanx.planning.formatting import format_bytes, format_count
 from phalanx.planning.pruning.projection import SpecProjection
-from phalanx.planning.pruning.scan_plan import counted, readable
-from phalanx.planning.rewrites.entries import BYTES, PATH, ROWS, numbers
+from phalanx.planning.rewrites.entries import FILE_BYTES, FILE_PATH, FILE_ROWS, read_numbers
 from phalanx.planning.rewrites.filter import Diagnostic, FilterStats
 
-_SHOWN = 20
+_MAX_SHOWN_FILES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergFile:
-    """A data file: the rows that were written to it, its partition, and what deletes from it."""
+    """A data file to read, with its partition and delete files; `rows` includes deleted ones."""
 
     path: str
     bytes: int
@@ -35,20 +35,22 @@ class IcebergFile:
 
     @property
     def spec_id(self) -> int:
-        """The spec it was written under."""
+        """The spec that the file was written under."""
         return self.key.spec_id
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Its partition values, one for each field of its spec."""
+        """The partition values, one for each field of its spec."""
         return self.key.values
 
 
 @dataclass(frozen=True, eq=False)
 class IcebergPlan:
-    """The files to read, spec by spec, in the order of sequence numbers and paths.
+    """The files to read, by spec, ordered by sequence number and path.
 
-    Files are chosen by their partitions alone: column statistics are not consulted.
+    Files are pruned by partition values only, not by column statistics.
+
+    Internal: `projections` and `deletes`.
     """
 
     table: str
@@ -58,7 +60,7 @@ class IcebergPlan:
     labels: Mapping[int, str]
     projections: Mapping[int, SpecProjection]
     kept: Mapping[int, pa.Table]
-    deletes: Deletes
+    deletes: IcebergDeletes
     total_files: Mapping[int, int]
     manifests_read: int
     manifests_skipped: int
@@ -74,15 +76,15 @@ class IcebergPlan:
 
     @cached_property
     def files(self) -> tuple[IcebergFile, ...]:
-        """The files that may hold a matching row."""
+        """The files that may hold matching rows."""
         return tuple(self._files())
 
     def _files(self) -> Iterator[IcebergFile]:
         for spec_id, table in self.kept.items():
-            deletes = self.deletes.of(spec_id, table.num_rows)
+            deletes = self.deletes.list_by_file(spec_id, table.num_rows)
             fields = [field.field_id for field in self.specs[spec_id].fields]
-            names = (PATH, BYTES, ROWS, FORMAT, SEQUENCE)
-            columns = [plain_values(table.column(name)) for name in (*names, *fields)]
+            names = (FILE_PATH, FILE_BYTES, FILE_ROWS, FORMAT, SEQUENCE)
+            columns = [to_python_values(table.column(name)) for name in (*names, *fields)]
             for found, row in zip(deletes, zip(*columns, strict=True), strict=True):
                 path, size, rows, form, sequence, *values = row
                 key = PartitionKey(spec_id, tuple(values))
@@ -90,16 +92,16 @@ class IcebergPlan:
 
     @property
     def planned(self) -> int:
-        """How many files are to be read."""
+        """The number of files to read."""
         return sum(table.num_rows for table in self.kept.values())
 
     @property
     def bytes(self) -> int:
-        """How many bytes they have."""
-        return sum(int(numbers(table, BYTES).sum()) for table in self.kept.values())
+        """The total size of the files to read."""
+        return sum(int(read_numbers(table, FILE_BYTES).sum()) for table in self.kept.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
+        """Return the plan as JSON values."""
         return {
             "table": self.table,
             "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
@@ -140,7 +142,7 @@ class IcebergPlan:
             "bytes": file.bytes,
             "rows": file.rows,
             "spec_id": file.spec_id,
-            "values": dict(zip(names, map(json_value, file.values), strict=True)),
+            "values": dict(zip(names, map(to_json_value, file.values), strict=True)),
             "deletes": [{"path": each.path, "kind": each.kind} for each in file.deletes],
         }
 
@@ -150,14 +152,14 @@ class IcebergPlan:
     def _lines(self) -> Iterator[str]:
         if self.where is not None:
             yield f"where {self.where}"
-        total = counted(sum(self.total_files.values()), "file")
-        yield f"reads {self.planned:,} of {total} of {self.table}, {readable(self.bytes)}"
-        every = counted(self.manifests_read + self.manifests_skipped, "manifest")
+        total = format_count(sum(self.total_files.values()), "file")
+        yield f"reads {self.planned:,} of {total} of {self.table}, {format_bytes(self.bytes)}"
+        every = format_count(self.manifests_read + self.manifests_skipped, "manifest")
         yield f"{self.manifests_read:,} of {every} had to be read"
         if used := {delete.path for file in self.files for delete in file.deletes}:
-            yield f"{counted(len(used), 'delete file')} to apply"
+            yield f"{format_count(len(used), 'delete file')} to apply"
         for spec_id, table in self.kept.items():
-            of = counted(self.total_files[spec_id], "file")
+            of = format_count(self.total_files[spec_id], "file")
             label = self.labels[spec_id] or "nothing"
             yield f"spec {spec_id} by {label}: reads {table.num_rows:,} of {of}"
             projection = self.projections.get(spec_id)
@@ -167,12 +169,13 @@ class IcebergPlan:
                 if not reason.exact:
                     yield f"    stays for the scan: {reason.why}"
         for each in self.diagnostics:
-            kept = counted(each.partitions, "partition")
+            kept = format_count(each.partitions, "partition")
             yield f"spec {each.spec_id} includes {kept} undecided: {each.cause}"
         if self.where is not None:
-            yield "files are chosen by their partitions: column statistics are not consulted"
-        for file in self.files[:_SHOWN]:
-            deletes = f", {counted(len(file.deletes), 'delete file')}" if file.deletes else ""
-            yield f"{file.path}: {counted(file.rows, 'row')}, {readable(file.bytes)}{deletes}"
-        if (hidden := self.planned - _SHOWN) > 0:
-            yield f"and {counted(hidden, 'file')} more"
+            yield "files are pruned by partition values, not by column statistics"
+        for file in self.files[:_MAX_SHOWN_FILES]:
+            deletes = f", {format_count(len(file.deletes), 'delete file')}" if file.deletes else ""
+            size = f"{format_count(file.rows, 'row')}, {format_bytes(file.bytes)}"
+            yield f"{file.path}: {size}{deletes}"
+        if (hidden := self.planned - _MAX_SHOWN_FILES) > 0:
+            yield f"and {format_count(hidden, 'file')} more"

@@ -1,7 +1,7 @@
-"""The rows of one data file of an Iceberg table, on any machine: no catalog is asked.
+"""Read the rows of one data file of an Iceberg table, on any machine and without the catalog.
 
-Columns are matched by field id, as pyiceberg does it: renamed, added, dropped and promoted ones.
-Deletes are applied here, because pyiceberg reads none by equality.
+pyiceberg matches columns by field id, so renamed, added, dropped and promoted ones work. Deletes
+are applied here, because pyiceberg does not support equality deletes.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from pyiceberg.types import NestedField, UUIDType
 
 from phalanx.errors import PhalanxError, StorageFailure
 from phalanx.foreign.iceberg.deletes import IcebergDelete
-from phalanx.foreign.iceberg.manifests import FORMAT, internal_values
+from phalanx.foreign.iceberg.manifests import FORMAT, to_iceberg_values
 from phalanx.foreign.iceberg.schema import schema_of
 from phalanx.foreign.iceberg.trust import GuardedIO
-from phalanx.model.schema.grouping import positions
+from phalanx.model.schema.grouping import find_positions
 from phalanx.model.schema.schema import Schema
-from phalanx.planning.rewrites.entries import BYTES, PATH, ROWS
+from phalanx.planning.rewrites.entries import FILE_BYTES, FILE_PATH, FILE_ROWS
 
-_READABLE = {FileFormat.PARQUET.value, FileFormat.ORC.value}
+_READABLE_FORMATS = {FileFormat.PARQUET.value, FileFormat.ORC.value}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """What the files of a table have in common: where they are, and what they are read as.
+    """What is needed to read any file of a table.
 
-    `dropped` are columns of earlier schemas, by which rows may still be deleted.
+    `dropped` are columns of earlier schemas that equality deletes may still refer to.
     """
 
     properties: Mapping[str, Any] = field(repr=False)
     location: str
     name: str
-    # None where files outside of the table's folder may be read too.
+    # None if files outside of the table's folder may be read too.
     folder: str | None
     schema: Schema
     iceberg_schema: IcebergSchema
@@ -59,15 +59,15 @@ class ReadContext:
     name_mapping: NameMapping | None
     format_version: int
 
-    def io(self) -> FileIO:
-        """Access to the files."""
+    def open_io(self) -> FileIO:
+        """Return access to the files, limited to the folder of the table if there is one."""
         io = load_file_io(dict(self.properties), self.location)
         return io if self.folder is None else GuardedIO(io, self.folder, self.name)
 
-    def batches(
+    def read_batches(
         self, io: FileIO, file: DataFile, fields: tuple[NestedField, ...]
     ) -> Iterator[pa.RecordBatch]:
-        """All rows of a file, deleted ones included, with these columns."""
+        """Yield all rows of a file with these columns, including deleted ones."""
         schema = IcebergSchema(*fields)
         nested = {number for number in schema.field_ids if _is_leaf(schema, number)}
         return _task_to_record_batches(
@@ -93,7 +93,10 @@ def _is_leaf(schema: IcebergSchema, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IcebergUnit:
-    """A data file with its deletes: it gives `rows` rows, in the table's schema."""
+    """A data file with its deletes, which yields `rows` rows in the schema of the table.
+
+    Internal: `context`.
+    """
 
     context: ReadContext
     path: str
@@ -107,40 +110,40 @@ class IcebergUnit:
 
     @property
     def id(self) -> str:
-        """The file, and the deletes that apply to it: what no other unit of the table has."""
+        """The paths of the file and its deletes, which identify the unit."""
         return " ".join([self.path, *(each.path for each in self.deletes)])
 
     def check(self) -> None:
-        """Refuse a unit that cannot be read, because a file of it is gone or of another kind."""
-        io = self.context.io()
+        """Raise if a file of the unit is missing or has an unsupported format."""
+        io = self.context.open_io()
         for path, form in [(self.path, self.format), *((d.path, d.format) for d in self.deletes)]:
             if not io.new_input(path).exists():
                 raise _unreadable(path, "it is gone")
-            if form not in _READABLE and form != FileFormat.PUFFIN.value:
+            if form not in _READABLE_FORMATS and form != FileFormat.PUFFIN.value:
                 raise _unreadable(path, f"pyiceberg reads Parquet and ORC, not {form}")
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows that are not deleted, in the order of the file."""
-        io = self.context.io()
-        if self.format not in _READABLE:
+        """Yield the rows that are not deleted, in the order of the file."""
+        io = self.context.open_io()
+        if self.format not in _READABLE_FORMATS:
             raise _unreadable(self.path, f"pyiceberg reads Parquet and ORC, not {self.format}")
         path = self.path
         try:
-            fields = self._fields()
+            fields = self._fields_to_read()
             by_equality = [each for each in self.deletes if each.kind == "equality"]
-            equal = [self._equal_rows(io, each) for each in by_equality]
-            deleted = self.deleted_positions(io)
+            equal = [self._read_equality_rows(io, each) for each in by_equality]
+            deleted = self.read_deleted_positions(io)
             start = 0
-            for batch in self.context.batches(io, self._data_file(), fields):
+            for batch in self.context.read_batches(io, self._data_file(), fields):
                 kept = np.full(batch.num_rows, True)
                 low, high = np.searchsorted(deleted, [start, start + batch.num_rows])
                 kept[deleted[low:high] - start] = False
                 start += batch.num_rows
                 for columns, rows in equal:
-                    kept &= positions(_columns(batch, columns), rows) < 0
+                    kept &= find_positions(_comparable_columns(batch, columns), rows) < 0
                 live = batch if kept.all() else batch.filter(pa.array(kept))
                 if live.num_rows:
-                    yield self._typed(live)
+                    yield self._to_table_schema(live)
             if start != self.written_rows:
                 raise _unreadable(path, f"it has {start} rows, not {self.written_rows} as listed")
         except PhalanxError:
@@ -150,40 +153,44 @@ class IcebergUnit:
         except Exception as error:
             raise _unreadable(path, " ".join(str(error).split())) from error
 
-    def live_rows(self) -> int:
-        """How many rows are left: positions are counted, deletes by equality have to be tried."""
+    def count_live_rows(self) -> int:
+        """Count the rows that are not deleted; with equality deletes this reads the file."""
         if any(each.kind == "equality" for each in self.deletes):
             return sum(batch.num_rows for batch in self.batches())
-        return self.written_rows - len(self.deleted_positions(self.context.io()))
+        return self.written_rows - len(self.read_deleted_positions(self.context.open_io()))
 
-    def deleted_positions(self, io: FileIO) -> npt.NDArray[np.int64]:
-        """The places of deleted rows in the file, each once, in order."""
+    def read_deleted_positions(self, io: FileIO) -> npt.NDArray[np.int64]:
+        """Return the distinct positions of deleted rows in the file, in order."""
         found = [np.empty(0, dtype=np.int64)]
         for delete in self.deletes:
             if delete.kind != "equality":
                 try:
-                    found.append(_positions(io, delete, self.path))
+                    found.append(_read_positions(io, delete, self.path))
                 except FileNotFoundError:
                     raise _unreadable(delete.path, "it is gone") from None
         every = np.unique(np.concatenate(found))
         return every[every < self.written_rows]
 
-    def _fields(self) -> tuple[NestedField, ...]:
-        """The columns to read: those of the schema, and dropped ones that deletes speak of."""
+    def _fields_to_read(self) -> tuple[NestedField, ...]:
+        """Return the columns of the schema, and dropped ones that equality deletes refer to."""
         wanted = {number for each in self.deletes for number in each.equality_ids}
         names = {field.name for field in self.context.iceberg_schema.fields}
         dropped = tuple(
-            _renamed(field, names) for field in self.context.dropped if field.field_id in wanted
+            _rename_dropped(field, names)
+            for field in self.context.dropped
+            if field.field_id in wanted
         )
         return (*self.context.iceberg_schema.fields, *dropped)
 
-    def _equal_rows(self, io: FileIO, delete: IcebergDelete) -> tuple[tuple[str, ...], pa.Table]:
-        """The columns to compare, and the rows that are deleted."""
-        by_id = {field.field_id: field for field in self._fields()}
+    def _read_equality_rows(
+        self, io: FileIO, delete: IcebergDelete
+    ) -> tuple[tuple[str, ...], pa.Table]:
+        """Return the columns to compare, and the rows that the delete file deletes."""
+        by_id = {field.field_id: field for field in self._fields_to_read()}
         unknown = [number for number in delete.equality_ids if number not in by_id]
         if unknown or not delete.equality_ids:
-            what = f"the field {unknown[0]}, which is no column" if unknown else "no field"
-            raise _unreadable(delete.path, f"it deletes by {what}")
+            what = f"the field {unknown[0]}, which does not exist" if unknown else "no field"
+            raise _unreadable(delete.path, f"its equality deletes compare {what}")
         fields = tuple(by_id[number] for number in delete.equality_ids)
         names = tuple(field.name for field in fields)
         file = DataFile.from_args(
@@ -193,8 +200,11 @@ class IcebergUnit:
             partition=Record(),
         )
         file.spec_id = -1
-        rows = [_columns(batch, names) for batch in self.context.batches(io, file, fields)]
-        return names, pa.concat_tables(rows) if rows else _nothing(fields)
+        rows = [
+            _comparable_columns(batch, names)
+            for batch in self.context.read_batches(io, file, fields)
+        ]
+        return names, pa.concat_tables(rows) if rows else _empty_table(fields)
 
     def _data_file(self) -> DataFile:
         file = DataFile.from_args(
@@ -208,26 +218,28 @@ class IcebergUnit:
         file.spec_id = self.spec_id
         return file
 
-    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _to_table_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         schema = self.context.schema.arrow
         columns = [_cast(batch.column(name), schema.field(name).type) for name in schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def units_of(
+def make_units(
     context: ReadContext,
     spec_id: int,
     files: pa.Table,
     deletes: Sequence[tuple[IcebergDelete, ...]],
 ) -> list[IcebergUnit]:
-    """The data files of one spec as units, whose rows are not counted yet."""
+    """Return the data files of one spec as units; `rows` still includes deleted ones."""
     kinds = context.specs[spec_id].partition_type(context.iceberg_schema).fields
     values = [
-        internal_values(files.column(place), isinstance(kind.field_type, UUIDType))
-        for place, kind in enumerate(kinds)
+        to_iceberg_values(files.column(index), isinstance(kind.field_type, UUIDType))
+        for index, kind in enumerate(kinds)
     ]
     partitions = list(zip(*values, strict=True)) or [()] * files.num_rows
-    columns = [files.column(name).to_pylist() for name in (PATH, FORMAT, BYTES, ROWS)]
+    columns = [
+        files.column(name).to_pylist() for name in (FILE_PATH, FORMAT, FILE_BYTES, FILE_ROWS)
+    ]
     return [
         IcebergUnit(context, path, form, size, rows, rows, spec_id, partition, found)
         for path, form, size, rows, partition, found in zip(
@@ -236,26 +248,28 @@ def units_of(
     ]
 
 
-def _renamed(field: NestedField, taken: set[str]) -> NestedField:
-    """A dropped column, under a name that no column has."""
+def _rename_dropped(field: NestedField, taken: set[str]) -> NestedField:
+    """Return a dropped column under an unused name."""
     name = field.name
     while name in taken:
         name += "_"
     return NestedField(field.field_id, name, field.field_type, required=False)
 
 
-def _nothing(fields: tuple[NestedField, ...]) -> pa.Table:
+def _empty_table(fields: tuple[NestedField, ...]) -> pa.Table:
     last = max(field.field_id for field in fields)
     return schema_of(IcebergSchema(*fields), last).arrow.remove_metadata().empty_table()
 
 
-def _columns(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.Table:
-    """Columns to compare, in types that do not depend on the file."""
+def _comparable_columns(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.Table:
+    """Return the columns to compare, in types that do not depend on the file."""
     columns = [batch.column(name) for name in names]
-    return pa.table([_cast(each, _plain(each.type)) for each in columns], names=list(names))
+    return pa.table(
+        [_cast(each, _comparable_type(each.type)) for each in columns], names=list(names)
+    )
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _comparable_type(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
     if pa.types.is_large_string(kind):
@@ -269,8 +283,8 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column if column.type == kind else column.cast(kind)
 
 
-def _positions(io: FileIO, delete: IcebergDelete, path: str) -> npt.NDArray[np.int64]:
-    """The places that a delete file has of one data file."""
+def _read_positions(io: FileIO, delete: IcebergDelete, path: str) -> npt.NDArray[np.int64]:
+    """Return the positions that a delete file deletes from one data file."""
     with io.new_input(delete.path).open() as stream:
         if delete.kind == "vector":
             vectors = deletion_vectors_from_puffin_file(PuffinFile(stream.read()))
@@ -279,15 +293,15 @@ def _positions(io: FileIO, delete: IcebergDelete, path: str) -> npt.NDArray[np.i
             return np.concatenate(
                 [np.empty(0, dtype=np.int64), *(chunk.to_numpy() for chunk in chunks)]
             ).astype(np.int64)
-        if delete.format not in _READABLE:
+        if delete.format not in _READABLE_FORMATS:
             raise _unreadable(delete.path, f"pyiceberg reads Parquet and ORC, not {delete.format}")
         is_parquet = delete.format == FileFormat.PARQUET.value
         form = ds.ParquetFileFormat() if is_parquet else ds.OrcFileFormat()
         fragment = form.make_fragment(stream)
         own = pc.field("file_path") == path
         table = ds.Scanner.from_fragment(fragment, columns=["pos"], filter=own).to_table()
-    places: npt.NDArray[np.int64] = table.column("pos").to_numpy().astype(np.int64)
-    return places
+    positions: npt.NDArray[np.int64] = table.column("pos").to_numpy().astype(np.int64)
+    return positions
 
 
 def _unreadable(path: str, why: str) -> StorageFailure:

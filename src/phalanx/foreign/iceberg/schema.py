@@ -1,4 +1,4 @@
-"""Iceberg's schemas and partition specs as Phalanx has them."""
+"""Convert schemas and partition specs of Iceberg to those of Phalanx."""
 
 from __future__ import annotations
 
@@ -36,83 +36,87 @@ _PLAIN_TYPES: Mapping[type[types.IcebergType], pa.DataType] = {
     types.UUIDType: pa.binary(16),
     types.BinaryType: pa.binary(),
 }
-# What the values of a field become that nobody understands.
-_TEXT = pa.string()
+# The type of partition values of an unknown transform.
+_UNKNOWN_VALUE_TYPE = pa.string()
 _FIELD_NAME = re.compile(r"[^.`\x00-\x1f]+")
 
 
 def schema_of(iceberg: IcebergSchema, last_column_id: int) -> Schema:
-    """The schema with Iceberg's own field ids.
+    """Return the schema with Iceberg's field ids.
 
-    What is inside a map gets ids of ours, past Iceberg's: the two number maps in different ways.
+    Fields inside maps get new ids after Iceberg's, because the formats number maps differently.
     """
-    columns = [_field(field, numbered=True) for field in iceberg.fields]
+    columns = [_to_arrow_field(field, numbered=True) for field in iceberg.fields]
     if not columns:
         raise InvalidSchema("The Iceberg table has no columns: add one.")
     return Schema.of(pa.schema(columns, metadata={LAST_FIELD_ID: str(last_column_id)}))
 
 
-def _field(field: types.NestedField, numbered: bool) -> pa.Field:
-    kind = _arrow(field.field_type, field.name, numbered)
+def _to_arrow_field(field: types.NestedField, numbered: bool) -> pa.Field:
+    kind = _nested_to_arrow(field.field_type, field.name, numbered)
     metadata = {FIELD_ID: str(field.field_id)} if numbered else None
     return pa.field(field.name, kind, nullable=not field.required, metadata=metadata)
 
 
-def _arrow(kind: types.IcebergType, name: str, numbered: bool) -> pa.DataType:
+def _nested_to_arrow(kind: types.IcebergType, name: str, numbered: bool) -> pa.DataType:
     match kind:
         case types.StructType():
-            return pa.struct([_field(field, numbered) for field in kind.fields])
+            return pa.struct([_to_arrow_field(field, numbered) for field in kind.fields])
         case types.ListType():
-            return pa.list_(_field(kind.element_field, numbered))
+            return pa.list_(_to_arrow_field(kind.element_field, numbered))
         case types.MapType():
             key, value = kind.key_field, kind.value_field
-            return pa.map_(_field(key, numbered=False), _field(value, numbered=False))
+            return pa.map_(
+                _to_arrow_field(key, numbered=False), _to_arrow_field(value, numbered=False)
+            )
         case types.PrimitiveType():
-            return arrow_type(kind, name)
-    raise _unknown(kind, name)
+            return to_arrow_type(kind, name)
+    raise _unknown_type_error(kind, name)
 
 
-def arrow_type(kind: types.IcebergType, name: str) -> pa.DataType:
-    """The Arrow type of single values; `InvalidSchema` for a type that has none."""
+def to_arrow_type(kind: types.IcebergType, name: str) -> pa.DataType:
+    """Return the Arrow type of a primitive type; raise `InvalidSchema` if there is none."""
     match kind:
         case types.DecimalType():
             return pa.decimal128(kind.precision, kind.scale)
         case types.FixedType():
             return pa.binary(len(kind))
     if (found := _PLAIN_TYPES.get(type(kind))) is None:
-        raise _unknown(kind, name)
+        raise _unknown_type_error(kind, name)
     return found
 
 
-def _unknown(kind: object, name: str) -> InvalidSchema:
+def _unknown_type_error(kind: object, name: str) -> InvalidSchema:
     return InvalidSchema(
-        f"Cannot read the Iceberg column {name!r} of type {kind}: Phalanx does not know the type. "
+        f"Cannot read the Iceberg column {name!r} of type {kind}: the type is not supported. "
         "Drop the column, or open an earlier snapshot."
     )
 
 
 def specs_of(metadata: TableMetadata, schema: IcebergSchema) -> dict[int, PartitionSpec]:
-    """All partition specs of the table, by Iceberg's ids."""
-    sources = _Sources([*metadata.schemas, schema], schema)
+    """Return all partition specs of the table by Iceberg's ids."""
+    sources = _SourceTypes([*metadata.schemas, schema], schema)
     return {
-        spec.spec_id: PartitionSpec(spec.spec_id, tuple(_fields(spec, sources)))
+        spec.spec_id: PartitionSpec(spec.spec_id, tuple(_partition_fields(spec, sources)))
         for spec in metadata.partition_specs
     }
 
 
-def _fields(spec: partitioning.PartitionSpec, sources: _Sources) -> Iterator[PartitionField]:
+def _partition_fields(
+    spec: partitioning.PartitionSpec, sources: _SourceTypes
+) -> Iterator[PartitionField]:
     used: set[str] = set()
     for field in spec.fields:
         plain = _FIELD_NAME.fullmatch(field.name) is not None and field.name not in used
         name = field.name if plain else f"field_{field.field_id}"
         used.add(name)
-        derivation = _derivation(field, sources)
+        derivation = _to_derivation(field, sources)
         kind = sources.types.get(field.source_id, pa.null())
         yield PartitionField(name, (field.source_id,), derivation, derivation.result_type(kind))
 
 
-class _Sources:
-    """The types that columns have, or had before they were dropped."""
+class _SourceTypes:
+    """The types of source columns, including dropped ones."""
 
     def __init__(self, schemas: Iterable[IcebergSchema], current: IcebergSchema) -> None:
         self.types: dict[int, pa.DataType] = {}
@@ -123,13 +127,13 @@ class _Sources:
 
     def _add(self, field: types.NestedField) -> None:
         try:
-            kind = arrow_type(field.field_type, field.name)
+            kind = to_arrow_type(field.field_type, field.name)
         except InvalidSchema:
             return
         known = self.types.setdefault(field.field_id, kind)
-        if _widened(known, kind):
+        if _is_promotion(known, kind):
             self.types[field.field_id] = kind
-        elif known != kind and not _widened(kind, known):
+        elif known != kind and not _is_promotion(kind, known):
             self.changed[field.field_id] = f"its source was {known} and {kind}"
 
 
@@ -138,37 +142,39 @@ def _primitives(schema: IcebergSchema) -> Iterator[types.NestedField]:
     return (field for field in fields if field.field_type.is_primitive)
 
 
-def _widened(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether Iceberg promotes the one type to the other, with the same partition values."""
+def _is_promotion(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether Iceberg promotes `old` to `new` without changing partition values."""
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return bool(new.scale == old.scale and new.precision > old.precision)
     return (old, new) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
 
 
-def _derivation(field: partitioning.PartitionField, sources: _Sources) -> Transform:
+def _to_derivation(field: partitioning.PartitionField, sources: _SourceTypes) -> Transform:
     number, text = field.field_id, transform_text(field.transform)
     if isinstance(field.transform, transforms.VoidTransform):
         return Void(number)
-    found = _transform(field.transform)
+    found = _to_transform(field.transform)
     if found is None:
-        return Unevaluable(number, text, "Phalanx does not know the transform", _TEXT)
+        return Unevaluable(number, text, "Phalanx does not know the transform", _UNKNOWN_VALUE_TYPE)
     if (kind := sources.types.get(field.source_id)) is None:
-        return Unevaluable(number, text, "no schema of the table has its source", _TEXT)
+        return Unevaluable(
+            number, text, "no schema of the table has its source", _UNKNOWN_VALUE_TYPE
+        )
     try:
         result = found.result_type(kind)
     except InvalidSpec as error:
-        return Unevaluable(number, text, str(error).rstrip("."), _TEXT)
+        return Unevaluable(number, text, str(error).rstrip("."), _UNKNOWN_VALUE_TYPE)
     if (why := sources.changed.get(field.source_id)) is not None:
         return Unevaluable(number, text, why, result)
     return found
 
 
 def transform_text(transform: transforms.Transform[Any, Any]) -> str:
-    """The transform as the metadata have it: pyiceberg shows no unknown one."""
+    """Return the transform as in the metadata; pyiceberg does not show unknown ones."""
     return str(getattr(transform, "_transform", transform))
 
 
-def _transform(transform: transforms.Transform[Any, Any]) -> Transform | None:
+def _to_transform(transform: transforms.Transform[Any, Any]) -> Transform | None:
     match transform:
         case transforms.IdentityTransform():
             return IDENTITY

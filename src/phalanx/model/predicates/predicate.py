@@ -1,9 +1,9 @@
-"""Predicates: what a row must satisfy, in a form that can be projected, rendered and kept.
+"""Bound predicates: conditions on rows that can be projected, rendered and stored.
 
-A bound predicate has no NOT: negation is pushed into the leaves, so that a row matches exactly
-when the tree is TRUE, and AND and OR never have to think of NULL. Each leaf compares one term
-with constants; the term is a column, or an expression that a partition field may also compute.
-What has no such form is `Opaque`: only DataFusion evaluates it.
+A bound predicate has no NOT: negation is pushed into the atomic predicates, so that a row matches
+exactly when the tree is TRUE, and AND and OR need no rule for NULL. Each atomic predicate compares
+one term with constants; the term is a column, or an expression that a partition field may also
+compute. A condition without such a form is `Opaque`: only DataFusion evaluates it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from phalanx.model.sql.syntax import Column, Node, columns
+from phalanx.model.sql.syntax import Column, Node, find_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,38 +26,42 @@ class Always:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of them."""
+    """A conjunction of predicates."""
 
     parts: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Any of them."""
+    """A disjunction of predicates."""
 
     parts: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """`term < value`, and `<= > >=`; the value is never NULL."""
+    """`term < value`, or with `<=`, `>` or `>=`; the value is never NULL."""
 
     term: Node
     operator: str
     value: pa.Scalar
 
     def __reduce__(self) -> tuple[Callable[..., Compare], tuple[Node, str, pa.Array]]:
-        # A scalar is pickled as a value of Python's, which has no far dates and no nanoseconds.
-        return _compare, (self.term, self.operator, pa.array([self.value], self.value.type))
+        # Scalars are pickled as Python values, which lack distant dates and nanoseconds.
+        return _unpickle_compare, (
+            self.term,
+            self.operator,
+            pa.array([self.value], self.value.type),
+        )
 
 
-def _compare(term: Node, operator: str, values: pa.Array) -> Compare:
+def _unpickle_compare(term: Node, operator: str, values: pa.Array) -> Compare:
     return Compare(term, operator, values[0])
 
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """`term IN values`; equality is an `In` of one. The values are never NULL."""
+    """`term IN values`; equality is an `In` of one value. The values are never NULL."""
 
     term: Node
     values: pa.Array
@@ -65,7 +69,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class NotIn:
-    """`term NOT IN values`, which no NULL satisfies."""
+    """`term NOT IN values`; a NULL term does not match."""
 
     term: Node
     values: pa.Array
@@ -87,7 +91,7 @@ class NotNull:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """`term [NOT] LIKE pattern`, or ILIKE when case does not matter; backslash escapes."""
+    """`term [NOT] LIKE pattern`, or ILIKE if not `case_sensitive`; backslash escapes."""
 
     term: Node
     pattern: str
@@ -96,15 +100,15 @@ class Like:
 
     @property
     def prefix(self) -> str:
-        """What every matching text starts with."""
-        return self._split()[0]
+        """The prefix of every matching text."""
+        return self._split_pattern()[0]
 
     @property
     def is_prefix_test(self) -> bool:
-        """Whether the pattern asks for its prefix and nothing more."""
-        return self.case_sensitive and self._split()[1] == "%"
+        """Whether the pattern tests only for a prefix."""
+        return self.case_sensitive and self._split_pattern()[1] == "%"
 
-    def _split(self) -> tuple[str, str]:
+    def _split_pattern(self) -> tuple[str, str]:
         prefix: list[str] = []
         position, pattern = 0, self.pattern
         while position < len(pattern) and pattern[position] not in "%_":
@@ -117,14 +121,14 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A condition in DataFusion's SQL that Phalanx cannot look into."""
+    """A condition in DataFusion's SQL that Phalanx cannot analyze."""
 
     sql: str
     columns: frozenset[tuple[str, ...]]
 
 
-Leaf: TypeAlias = Compare | In | NotIn | IsNull | NotNull | Like
-Predicate: TypeAlias = Always | And | Or | Leaf | Opaque
+AtomicPredicate: TypeAlias = Compare | In | NotIn | IsNull | NotNull | Like
+Predicate: TypeAlias = Always | And | Or | AtomicPredicate | Opaque
 
 _OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
@@ -133,7 +137,7 @@ FALSE = Always(False)
 
 
 def all_of(parts: Iterable[Predicate]) -> Predicate:
-    """The conjunction, flattened and without its constants."""
+    """Return the conjunction of the parts, flattened and without constants."""
     kept: list[Predicate] = []
     for part in parts:
         match part:
@@ -149,7 +153,7 @@ def all_of(parts: Iterable[Predicate]) -> Predicate:
 
 
 def any_of(parts: Iterable[Predicate]) -> Predicate:
-    """The disjunction, flattened and without its constants."""
+    """Return the disjunction of the parts, flattened and without constants."""
     kept: list[Predicate] = []
     for part in parts:
         match part:
@@ -165,7 +169,7 @@ def any_of(parts: Iterable[Predicate]) -> Predicate:
 
 
 def complement(predicate: Predicate) -> Predicate:
-    """What the rows satisfy that do not satisfy the predicate, NULL included."""
+    """Return the predicate that matches exactly the other rows, including those with NULL."""
     match predicate:
         case Always(value=value):
             return Always(not value)
@@ -189,15 +193,15 @@ def complement(predicate: Predicate) -> Predicate:
             return any_of((Like(term, pattern, not negated, sensitive), IsNull(term)))
 
 
-def among(term: Node, values: pa.Array) -> Predicate:
-    """`term` is one of the values, NULL included."""
+def one_of(term: Node, values: pa.Array) -> Predicate:
+    """Return the predicate that `term` is one of the values, where NULL equals NULL."""
     present = values.drop_null()
     parts: list[Predicate] = [In(term, present)] if len(present) else []
     return any_of([*parts, IsNull(term)] if values.null_count else parts)
 
 
-def conjuncts(predicate: Predicate) -> tuple[Predicate, ...]:
-    """The parts that must all hold."""
+def split_conjuncts(predicate: Predicate) -> tuple[Predicate, ...]:
+    """Return the parts of a conjunction; a predicate without AND is one part."""
     match predicate:
         case And(parts=parts):
             return parts
@@ -206,26 +210,26 @@ def conjuncts(predicate: Predicate) -> tuple[Predicate, ...]:
     return (predicate,)
 
 
-def leaves(predicate: Predicate) -> Iterator[Leaf | Opaque]:
-    """Every leaf below the predicate."""
+def walk_atomic_predicates(predicate: Predicate) -> Iterator[AtomicPredicate | Opaque]:
+    """Iterate over the atomic and opaque predicates of a predicate."""
     match predicate:
         case Always():
             return
         case And(parts=parts) | Or(parts=parts):
             for part in parts:
-                yield from leaves(part)
+                yield from walk_atomic_predicates(part)
         case _:
             yield predicate
 
 
-def is_on_column(leaf: Leaf | Opaque) -> bool:
-    """Whether the leaf compares a bare column."""
-    return not isinstance(leaf, Opaque) and isinstance(leaf.term, Column)
+def is_on_column(atom: AtomicPredicate | Opaque) -> bool:
+    """Return whether the predicate compares a plain column."""
+    return not isinstance(atom, Opaque) and isinstance(atom.term, Column)
 
 
-def columns_of(predicate: Predicate) -> frozenset[tuple[str, ...]]:
-    """The paths of all columns a predicate reads."""
+def find_predicate_columns(predicate: Predicate) -> frozenset[tuple[str, ...]]:
+    """Return the paths of all columns that a predicate reads."""
     found: frozenset[tuple[str, ...]] = frozenset()
-    for leaf in leaves(predicate):
-        found |= leaf.columns if isinstance(leaf, Opaque) else columns(leaf.term)
+    for atom in walk_atomic_predicates(predicate):
+        found |= atom.columns if isinstance(atom, Opaque) else find_columns(atom.term)
     return found

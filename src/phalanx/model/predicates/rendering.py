@@ -1,6 +1,6 @@
-"""Predicates as text: for Lance, for DataFusion and for people.
+"""Rendering of predicates as SQL for Lance and DataFusion, and as text for people.
 
-No user text ever reaches Lance: what it filters by is written here from a bound predicate.
+No user text ever reaches Lance: its filters are rendered here from bound predicates.
 """
 
 from __future__ import annotations
@@ -25,12 +25,17 @@ from phalanx.model.predicates.predicate import (
     Predicate,
     all_of,
     any_of,
-    columns_of,
-    conjuncts,
+    find_predicate_columns,
     is_on_column,
-    leaves,
+    split_conjuncts,
+    walk_atomic_predicates,
 )
-from phalanx.model.sql.literals import comparands_sql, plain_texts, quote, text_sql
+from phalanx.model.sql.literals import (
+    quote_identifier,
+    quote_string,
+    render_comparands,
+    render_readable,
+)
 from phalanx.model.sql.syntax import Column, Node, to_sql
 
 _PLAIN_NAME = re.compile("[a-z_][a-z0-9_]*")
@@ -52,63 +57,63 @@ _KEYWORDS = frozenset(_KEYWORD_TEXT.split())
 
 
 def to_lance(predicate: Predicate) -> str:
-    """The predicate in Lance's dialect: identifiers in backticks, every constant typed.
+    """Render the predicate in Lance's dialect: identifiers in backticks, every constant typed.
 
-    Only what `for_lance` lets through can be rendered.
+    The predicate must be the first part of `split_for_lance`.
     """
-    return _render(_guarded(predicate), _LANCE)
+    return _render(_guard_not_in(predicate), _LANCE)
 
 
-def _guarded(predicate: Predicate, inside: bool = False) -> Predicate:
-    """The predicate with IS NOT NULL beside each NOT IN below an OR.
+def _guard_not_in(predicate: Predicate, below_or: bool = False) -> Predicate:
+    """Add IS NOT NULL to each NOT IN below an OR.
 
-    Lance takes `x NOT IN (1, 2) OR x NOT IN (3, 4)` for TRUE, also where x is NULL.
+    Lance evaluates `x NOT IN (1, 2) OR x NOT IN (3, 4)` as TRUE even where x is NULL.
     """
     match predicate:
         case And(parts=parts):
-            return all_of(_guarded(part, inside) for part in parts)
+            return all_of(_guard_not_in(part, below_or) for part in parts)
         case Or(parts=parts):
-            return any_of(_guarded(part, True) for part in parts)
-        case NotIn(term=term, values=values) if inside and len(values) > 1:
+            return any_of(_guard_not_in(part, True) for part in parts)
+        case NotIn(term=term, values=values) if below_or and len(values) > 1:
             return And((predicate, NotNull(term)))
     return predicate
 
 
 def to_datafusion(predicate: Predicate) -> str:
-    """The predicate in DataFusion's dialect, every constant typed."""
+    """Render the predicate in DataFusion's dialect, every constant typed."""
     return _render(predicate, _DATAFUSION)
 
 
-def summary(predicate: Predicate) -> str:
-    """The predicate as people want to read it: constants plain, long lists cut. Not to be run."""
-    return _render(predicate, _PEOPLE)
+def summarize(predicate: Predicate) -> str:
+    """Render the predicate for people: plain constants, long lists cut. Not to be executed."""
+    return _render(predicate, _READABLE)
 
 
-def for_lance(predicate: Predicate) -> tuple[Predicate, Predicate]:
-    """The predicate as two that must both hold: what Lance can filter by, and the rest."""
+def split_for_lance(predicate: Predicate) -> tuple[Predicate, Predicate]:
+    """Split the predicate in two that must both hold: what Lance can filter by, and the rest."""
     lance: list[Predicate] = []
     rest: list[Predicate] = []
-    for part in conjuncts(predicate):
-        (lance if _is_for_lance(part) else rest).append(part)
+    for part in split_conjuncts(predicate):
+        (lance if _can_lance_filter(part) else rest).append(part)
     return all_of(lance), all_of(rest)
 
 
-def _is_for_lance(predicate: Predicate) -> bool:
+def _can_lance_filter(predicate: Predicate) -> bool:
     return all(
-        is_on_column(leaf)
-        # Lance has no way to write such a name.
-        and not any("`" in name for path in columns_of(leaf) for name in path)
-        for leaf in leaves(predicate)
+        is_on_column(atom)
+        # Lance cannot escape a backtick in a name.
+        and not any("`" in name for path in find_predicate_columns(atom) for name in path)
+        for atom in walk_atomic_predicates(predicate)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """How to write names and constants, and how many parts of a long list."""
+    """How to render names and constants, and the most items of a list to render."""
 
     name: Callable[[str], str]
     constants: Callable[[pa.Array], list[str]]
-    most: int | None = None
+    max_items: int | None = None
 
 
 def _render(predicate: Predicate, style: _Style) -> str:
@@ -116,70 +121,70 @@ def _render(predicate: Predicate, style: _Style) -> str:
         case Always(value=value):
             return "true" if value else "false"
         case And(parts=parts):
-            return " AND ".join(_nested(part, style) for part in parts)
+            return " AND ".join(_render_nested(part, style) for part in parts)
         case Or(parts=parts):
-            return _any(parts, style)
+            return _render_or(parts, style)
         case Opaque(sql=sql):
             if style is _LANCE:
-                raise AssertionError(f"Lance must not see {sql}")
+                raise AssertionError(f"an opaque predicate cannot be rendered for Lance: {sql}")
             return sql
-    term = _term(predicate.term, style)
+    term = _render_term(predicate.term, style)
     match predicate:
         case Compare(operator=operator, value=value):
             (constant,) = style.constants(pa.array([value], value.type))
             return f"{term} {operator} {constant}"
         case In(values=values):
-            return f"{term} {_listed(values, '=', 'IN', style)}"
+            return f"{term} {_render_list(values, '=', 'IN', style)}"
         case NotIn(values=values):
-            return f"{term} {_listed(values, '<>', 'NOT IN', style)}"
+            return f"{term} {_render_list(values, '<>', 'NOT IN', style)}"
         case IsNull():
             return f"{term} IS NULL"
         case NotNull():
             return f"{term} IS NOT NULL"
         case Like(pattern=pattern, negated=negated, case_sensitive=sensitive):
             test = ("NOT " if negated else "") + ("LIKE" if sensitive else "ILIKE")
-            return f"{term} {test} {text_sql(pattern)}"
+            return f"{term} {test} {quote_string(pattern)}"
 
 
-def _listed(values: pa.Array, is_one: str, is_in: str, style: _Style) -> str:
+def _render_list(values: pa.Array, is_one: str, is_in: str, style: _Style) -> str:
     if len(values) == 1:
         return f"{is_one} {style.constants(values)[0]}"
-    written = style.constants(values.slice(0, style.most))
+    written = style.constants(values.slice(0, style.max_items))
     if len(written) < len(values):
         written.append(f"… {len(values):,} values")
     return f"{is_in} ({', '.join(written)})"
 
 
-def _nested(predicate: Predicate, style: _Style) -> str:
+def _render_nested(predicate: Predicate, style: _Style) -> str:
     rendered = _render(predicate, style)
     return f"({rendered})" if isinstance(predicate, And | Or) else rendered
 
 
-def _any(parts: tuple[Predicate, ...], style: _Style) -> str:
-    """OR in balanced halves: parsers recurse into a long chain."""
-    if style.most is not None and len(parts) > style.most:
-        return f"{_any(parts[: style.most], style)} OR … {len(parts):,} alternatives"
+def _render_or(parts: tuple[Predicate, ...], style: _Style) -> str:
+    """Render OR in balanced halves: parsers recurse into a long chain."""
+    if style.max_items is not None and len(parts) > style.max_items:
+        return f"{_render_or(parts[: style.max_items], style)} OR … {len(parts):,} alternatives"
     if len(parts) <= 16:
-        return " OR ".join(_nested(part, style) for part in parts)
+        return " OR ".join(_render_nested(part, style) for part in parts)
     middle = len(parts) // 2
-    return f"({_any(parts[:middle], style)}) OR ({_any(parts[middle:], style)})"
+    return f"({_render_or(parts[:middle], style)}) OR ({_render_or(parts[middle:], style)})"
 
 
-def _term(term: Node, style: _Style) -> str:
+def _render_term(term: Node, style: _Style) -> str:
     if isinstance(term, Column):
         return ".".join(style.name(name) for name in term.path)
     return to_sql(term)
 
 
-def _lance_name(name: str) -> str:
-    return name if _MANIFEST_COLUMN.fullmatch(name) else quote(name, "`")
+def _quote_for_lance(name: str) -> str:
+    return name if _MANIFEST_COLUMN.fullmatch(name) else quote_identifier(name, "`")
 
 
-def _datafusion_name(name: str) -> str:
+def _quote_for_datafusion(name: str) -> str:
     plain = _PLAIN_NAME.fullmatch(name) and name not in _KEYWORDS
-    return name if plain else quote(name, '"')
+    return name if plain else quote_identifier(name, '"')
 
 
-_LANCE = _Style(_lance_name, comparands_sql)
-_DATAFUSION = _Style(_datafusion_name, comparands_sql)
-_PEOPLE = _Style(_datafusion_name, plain_texts, most=8)
+_LANCE = _Style(_quote_for_lance, render_comparands)
+_DATAFUSION = _Style(_quote_for_datafusion, render_comparands)
+_READABLE = _Style(_quote_for_datafusion, render_readable, max_items=8)

@@ -1,8 +1,8 @@
-"""Arrow schemas in the JSON of Arrow's own integration tests, both ways, without loss.
+"""Arrow schemas in the JSON of Arrow's integration tests, without loss.
 
-There a type is `{"name": "int", "bitWidth": 64, "isSigned": true}`, and every field has its
-`children`. It is what the Hive-style layout stores; other writers may use the JSON of
-`phalanx.model.schema.arrow_json`, and the first type tells which of the two a schema is in.
+A type is `{"name": "int", "bitWidth": 64, "isSigned": true}`, and every field has `children`. The
+Hive-style layout stores this JSON; other writers may use that of `arrow_json`. The first type of a
+schema shows which of the two it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from phalanx.model.schema.arrow_json import Json
 _UNITS = {"SECOND": "s", "MILLISECOND": "ms", "MICROSECOND": "us", "NANOSECOND": "ns"}
 _UNIT_NAMES = {unit: name for name, unit in _UNITS.items()}
 _PRECISIONS = {"HALF": pa.float16(), "SINGLE": pa.float32(), "DOUBLE": pa.float64()}
-_PLAIN = {
+_SIMPLE_TYPES = {
     "null": pa.null(),
     "bool": pa.bool_(),
     "utf8": pa.string(),
@@ -28,11 +28,11 @@ _PLAIN = {
     "binary": pa.binary(),
     "largebinary": pa.large_binary(),
 }
-_PLAIN_NAMES = {kind: name for name, kind in _PLAIN.items()}
+_SIMPLE_TYPE_NAMES = {kind: name for name, kind in _SIMPLE_TYPES.items()}
 
 
 def schema_to_ipc_json(schema: pa.Schema) -> Json:
-    """The JSON of a schema; `InvalidSchema` for a type that has none."""
+    """Write a schema as JSON; raise `InvalidSchema` for a type that has no JSON."""
     ids = iter(range(1 << 31))
     written: Json = {"fields": [_write_field(field, ids) for field in schema]}
     if schema.metadata:
@@ -41,9 +41,9 @@ def schema_to_ipc_json(schema: pa.Schema) -> Json:
 
 
 def schema_from_any_json(obj: object) -> pa.Schema:
-    """The schema that either JSON stands for; `InvalidSchema` says what cannot be read."""
+    """Read a schema from either JSON; `InvalidSchema` says what cannot be read."""
     if not isinstance(obj, Mapping) or not isinstance(fields := obj.get("fields"), list):
-        raise _unreadable(obj, 'a schema {"fields": [...]}')
+        raise _read_error(obj, 'a schema {"fields": [...]}')
     first = fields[0] if fields else None
     kind = first.get("type") if isinstance(first, Mapping) else None
     if not isinstance(kind, Mapping) or "name" not in kind:
@@ -105,8 +105,8 @@ def _write_type(kind: pa.DataType) -> Json:
             return {"name": "fixedsizelist", "listSize": kind.list_size}
         case pa.MapType():
             return {"name": "map", "keysSorted": kind.keys_sorted}
-    if kind in _PLAIN_NAMES:
-        return {"name": _PLAIN_NAMES[kind]}
+    if kind in _SIMPLE_TYPE_NAMES:
+        return {"name": _SIMPLE_TYPE_NAMES[kind]}
     if pa.types.is_integer(kind):
         signed = bool(pa.types.is_signed_integer(kind))
         return {"name": "int", "bitWidth": kind.bit_width, "isSigned": signed}
@@ -120,10 +120,10 @@ def _write_type(kind: pa.DataType) -> Json:
 
 def _read_field(obj: object) -> pa.Field:
     if not isinstance(obj, Mapping) or not isinstance(obj.get("name"), str):
-        raise _unreadable(obj, 'a field {"name": …, "type": …, "nullable": …, "children": […]}')
+        raise _read_error(obj, 'a field {"name": …, "type": …, "nullable": …, "children": […]}')
     children = obj.get("children") or []
     if not isinstance(children, list):
-        raise _unreadable(children, "a list of children")
+        raise _read_error(children, "a list of children")
     try:
         kind = _read_type(obj.get("type"), [_read_field(child) for child in children])
         if (words := obj.get("dictionary")) is not None:
@@ -132,7 +132,7 @@ def _read_field(obj: object) -> pa.Field:
         nullable = bool(obj.get("nullable", True))
         return pa.field(obj["name"], kind, nullable, _read_metadata(obj.get("metadata")))
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException):
-        raise _unreadable(obj, "a field of Arrow's JSON") from None
+        raise _read_error(obj, "a field of Arrow's JSON") from None
 
 
 def _read_metadata(obj: object) -> dict[str, str] | None:
@@ -141,14 +141,14 @@ def _read_metadata(obj: object) -> dict[str, str] | None:
     if isinstance(obj, Mapping):
         return {str(key): str(text) for key, text in obj.items()}
     if not isinstance(obj, list):
-        raise _unreadable(obj, "a list of keys and values as metadata")
+        raise _read_error(obj, "a list of keys and values as metadata")
     return {str(each["key"]): str(each["value"]) for each in obj}
 
 
 def _read_type(obj: object, children: list[pa.Field]) -> pa.DataType:
     match obj:
-        case {"name": str(name)} if name in _PLAIN:
-            return _PLAIN[name]
+        case {"name": str(name)} if name in _SIMPLE_TYPES:
+            return _SIMPLE_TYPES[name]
         case {"name": "int", "bitWidth": int(bits), "isSigned": bool(signed)}:
             return getattr(pa, f"{'' if signed else 'u'}int{bits}")()
         case {"name": "floatingpoint", "precision": str(precision)}:
@@ -177,9 +177,9 @@ def _read_type(obj: object, children: list[pa.Field]) -> pa.DataType:
         case {"name": "map", **rest}:
             key, item = children[0].type
             return pa.map_(key, item, keys_sorted=bool(rest.get("keysSorted", False)))
-    raise _unreadable(obj, "a type of Arrow's JSON")
+    raise _read_error(obj, "a type of Arrow's JSON")
 
 
-def _unreadable(found: object, expected: str) -> InvalidSchema:
+def _read_error(found: object, expected: str) -> InvalidSchema:
     shown = "nothing" if found is None else reprlib.repr(found)
     return InvalidSchema(f"Cannot read the schema JSON: expected {expected}, found {shown}.")

@@ -1,7 +1,7 @@
-"""Dictionary columns with no other values than those of their rows.
+"""Removal of dictionary values that no row uses.
 
-A slice of a column keeps the whole dictionary, and a file would get values of rows that go
-elsewhere, or that are gone.
+A slice of a column keeps the whole dictionary, so a file would store values of rows that are in
+other files, or that were deleted.
 """
 
 from __future__ import annotations
@@ -13,31 +13,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from phalanx.model.schema.rows import copied
+from phalanx.model.schema.rows import copy_array
 
 
 def has_dictionaries(kind: pa.DataType) -> bool:
-    """Whether a type is a dictionary, or one is in it."""
+    """Return whether a type is, or contains, a dictionary."""
     if pt.is_dictionary(kind):
         return True
     return any(has_dictionaries(kind.field(place).type) for place in range(kind.num_fields))
 
 
-def with_own_values(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, whose dictionaries have only the values that the rows have."""
+def drop_unused_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same rows with dictionaries of only the values that the rows use."""
     return pa.RecordBatch.from_arrays(
-        [_own(column) if has_dictionaries(column.type) else column for column in batch.columns],
+        [
+            _drop_unused(column) if has_dictionaries(column.type) else column
+            for column in batch.columns
+        ],
         schema=batch.schema,
     )
 
 
-def _own(array: pa.Array) -> pa.Array:
+def _drop_unused(array: pa.Array) -> pa.Array:
     if pt.is_dictionary(array.type):
-        return _with_used(array)
-    # Without what a slice leaves away.
-    array = copied(array)
+        return _shrink_dictionary(array)
+    # Copy, so that buffers have only the rows of the slice.
+    array = copy_array(array)
     children = [
-        _own(child) if has_dictionaries(child.type) else child for child in _children(array)
+        _drop_unused(child) if has_dictionaries(child.type) else child
+        for child in _list_children(array)
     ]
     count = 1 if pt.is_struct(array.type) or pt.is_fixed_size_list(array.type) else 2
     if pt.is_map(array.type):
@@ -49,52 +53,52 @@ def _own(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(array.type, len(array), buffers, children=children)
 
 
-def _children(array: pa.Array) -> list[pa.Array]:
+def _list_children(array: pa.Array) -> list[pa.Array]:
     if pt.is_struct(array.type):
         return [array.field(place) for place in range(array.type.num_fields)]
     return [array.keys, array.items] if pt.is_map(array.type) else [array.values]
 
 
-def _with_used(array: pa.DictionaryArray) -> pa.DictionaryArray:
+def _shrink_dictionary(array: pa.DictionaryArray) -> pa.DictionaryArray:
     used = np.sort(pc.unique(array.indices.drop_null()).to_numpy())
     if len(used) == len(array.dictionary):
         return array
-    places = np.searchsorted(used, pc.fill_null(array.indices, 0).to_numpy())
+    indices = np.searchsorted(used, pc.fill_null(array.indices, 0).to_numpy())
     missing = array.indices.is_null().to_numpy(zero_copy_only=False)
     return pa.DictionaryArray.from_arrays(
-        pa.array(places, array.type.index_type, mask=missing),
+        pa.array(indices, array.type.index_type, mask=missing),
         array.dictionary.take(pa.array(used)),
         ordered=array.type.ordered,
     )
 
 
-class Unused:
-    """Whether the dictionaries in a file have values that none of its rows has."""
+class DictionaryUsage:
+    """The values that a file's dictionaries store, and those that its rows use."""
 
     def __init__(self) -> None:
-        self._known: dict[str, pa.Array] = {}
+        self._stored: dict[str, pa.Array] = {}
         self._used: dict[str, pa.Array] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """More rows of the file."""
+        """Add rows of the file."""
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            for path, found in _dictionaries(name, column):
+            for path, found in _find_dictionaries(name, column):
                 used = found.dictionary.take(pc.unique(found.indices.drop_null()))
-                for values, more in ((self._known, found.dictionary), (self._used, used)):
+                for values, more in ((self._stored, found.dictionary), (self._used, used)):
                     before = [values[path]] if path in values else []
                     values[path] = pc.unique(pa.chunked_array([*before, more]))
 
     @property
-    def any(self) -> bool:
-        """Whether there is such a value."""
-        return any(len(self._used[path]) < len(known) for path, known in self._known.items())
+    def has_unused_values(self) -> bool:
+        """Whether a dictionary stores a value that no row uses."""
+        return any(len(self._used[path]) < len(known) for path, known in self._stored.items())
 
 
-def _dictionaries(path: str, array: pa.Array) -> Iterator[tuple[str, pa.DictionaryArray]]:
+def _find_dictionaries(path: str, array: pa.Array) -> Iterator[tuple[str, pa.DictionaryArray]]:
     if not has_dictionaries(array.type):
         return
     if pt.is_dictionary(array.type):
         yield path, array
         return
-    for place, child in enumerate(_children(copied(array))):
-        yield from _dictionaries(f"{path}/{place}", child)
+    for place, child in enumerate(_list_children(copy_array(array))):
+        yield from _find_dictionaries(f"{path}/{place}", child)

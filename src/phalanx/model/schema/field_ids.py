@@ -1,12 +1,12 @@
-"""Field ids: which fields have one, in what order they are given, and where they are written.
+"""Field ids: which fields have one, and how they are assigned and stored.
 
-Ids are given in Lance's order: depth first, parents before children. Items of a fixed-size
-list have ids only if they are structs, and the insides of a dictionary have none.
+Ids are assigned in Lance's order: depth first, parents before children. Items of a fixed-size list
+have ids only if they are structs; the parts of a dictionary have none.
 
-Arrow keeps no metadata on the entries of a map. Their id is by rule the one before the key's,
-which is also how Lance numbers them; the JSON spells it out.
+Arrow keeps no metadata on the entries field of a map. Its id is the key's id minus one, as Lance
+numbers it; the JSON states it explicitly.
 
-Fields are numbered in their JSON form, which is plain data and loses nothing.
+Ids are assigned in the JSON form of fields, which is plain data without loss.
 """
 
 import itertools
@@ -18,77 +18,80 @@ import pyarrow as pa
 
 from phalanx.errors import InvalidSchema
 from phalanx.model.schema import arrow_json
-from phalanx.model.schema.arrow_json import Json, Path
+from phalanx.model.schema.arrow_json import Json
+from phalanx.model.schema.names import FieldPath
 
 FIELD_ID = "lance:field_id"
 _ID = re.compile("[0-9]{1,10}")
-_LAST_ID = 2**31 - 1
+_MAX_ID = 2**31 - 1
 
 
 class FieldNode(NamedTuple):
-    """A field and its place among the others."""
+    """A field, its path, and whether it has an id."""
 
     field: Json
-    place: Path
-    addressable: bool  # only struct children lead to it
-    numbered: bool  # Lance gives it an id
+    path: FieldPath
+    is_addressable: bool  # all its parents are structs
+    has_id: bool  # Lance assigns it an id
 
 
-def columns_of(arrow: pa.Schema) -> list[Json]:
-    """The JSON of the columns, in which the entries of maps have the id of the rule."""
+def to_json_columns(arrow: pa.Schema) -> list[Json]:
+    """Return the JSON of the columns; the entries fields of maps have their derived ids."""
     columns: list[Json] = arrow_json.schema_to_json(arrow)["fields"]
-    for entries, entries_id in entries_of_maps(columns):
+    for entries, entries_id in find_map_entries(columns):
         if entries_id is not None:
             entries["metadata"] = {FIELD_ID: entries_id}
     return columns
 
 
-def walk(
-    fields: list[Json], parent: Path = (), addressable: bool = True, numbered: bool = True
+def walk_fields(
+    fields: list[Json], parent: FieldPath = (), is_addressable: bool = True, has_id: bool = True
 ) -> Iterator[FieldNode]:
-    """Every field, in Lance's order."""
+    """Iterate over all fields in Lance's order."""
     for field in fields:
         place = (*parent, field["name"])
-        yield FieldNode(field, place, addressable, numbered)
-        struct, ids_inside = _type_name(field) == "struct", not _is_atom(field)
-        yield from walk(inside(field), place, addressable and struct, numbered and ids_inside)
+        yield FieldNode(field, place, is_addressable, has_id)
+        struct, ids_inside = _type_name(field) == "struct", not _hides_ids(field)
+        yield from walk_fields(
+            list_child_fields(field), place, is_addressable and struct, has_id and ids_inside
+        )
 
 
-def _is_atom(field: Json) -> bool:
-    """Whether Lance stores what is inside the field without ids of its own."""
+def _hides_ids(field: Json) -> bool:
+    """Return whether Lance assigns no ids inside the field."""
     name = _type_name(field)
-    vector = name == "fixed_size_list" and _type_name(inside(field)[0]) != "struct"
+    vector = name == "fixed_size_list" and _type_name(list_child_fields(field)[0]) != "struct"
     return vector or name.startswith("dictionary")
 
 
-def number(columns: list[Json], last: int, keep: bool) -> None:
-    """Gives ids past `last` to all fields, or only to those that have none to keep."""
-    nodes = list(walk(columns))
-    kept = [given_id(node.field) for node in nodes if node.numbered] if keep else []
+def assign_ids(columns: list[Json], last: int, keep: bool) -> None:
+    """Assign ids above `last` to all fields, or if `keep` only to those without one."""
+    nodes = list(walk_fields(columns))
+    kept = [read_field_id(node.field) for node in nodes if node.has_id] if keep else []
     fresh = itertools.count(1 + max([last, *(number for number in kept if number is not None)]))
     for node in nodes:
         metadata = node.field.setdefault("metadata", {})
-        if not node.numbered:
+        if not node.has_id:
             metadata.pop(FIELD_ID, None)
         elif not keep or FIELD_ID not in metadata:
-            metadata[FIELD_ID] = str(_checked(next(fresh), node))
+            metadata[FIELD_ID] = str(_check_id_range(next(fresh), node))
 
 
-def _checked(fresh: int, node: FieldNode) -> int:
-    if fresh > _LAST_ID:
+def _check_id_range(fresh: int, node: FieldNode) -> int:
+    if fresh > _MAX_ID:
         raise InvalidSchema(
-            f"Cannot give column {'.'.join(node.place)!r} an id: Lance's ids end at {_LAST_ID}, "
-            "and those of dropped columns are not given again. Copy the rows to a new table."
+            f"Cannot assign an id to column {'.'.join(node.path)!r}: Lance's ids end at {_MAX_ID}, "
+            "and those of dropped columns are not reused. Copy the rows to a new table."
         )
     return fresh
 
 
-def entries_of_maps(fields: list[Json]) -> Iterator[tuple[Json, str | None]]:
-    """The entries field of every map, and the id that it has by rule."""
-    for node in walk(fields):
+def find_map_entries(fields: list[Json]) -> Iterator[tuple[Json, str | None]]:
+    """Iterate over the entries fields of maps, each with its derived id."""
+    for node in walk_fields(fields):
         if _type_name(node.field).startswith("map"):
-            (entries,) = inside(node.field)
-            key_id = metadata_of(inside(entries)[0]).get(FIELD_ID, "")
+            (entries,) = list_child_fields(node.field)
+            key_id = metadata_of(list_child_fields(entries)[0]).get(FIELD_ID, "")
             yield entries, str(int(key_id) - 1) if _ID.fullmatch(key_id) else None
 
 
@@ -97,23 +100,27 @@ def _type_name(field: Json) -> str:
     return name.lower()
 
 
-def inside(field: Json) -> list[Json]:
+def list_child_fields(field: Json) -> list[Json]:
+    """Return the direct children of a field."""
     return field["type"].get("fields") or []
 
 
 def metadata_of(field: Json) -> dict[str, str]:
+    """Return the metadata of a field."""
     return field.get("metadata") or {}
 
 
-def given_id(field: Json) -> int | None:
+def read_field_id(field: Json) -> int | None:
+    """Return the id of a field; None if it has none."""
     text = metadata_of(field).get(FIELD_ID)
     return None if text is None else parse_id(text, f"Field {field['name']!r} has {FIELD_ID}")
 
 
 def parse_id(text: str, found: str) -> int:
-    if not _ID.fullmatch(text) or int(text) > _LAST_ID:
+    """Parse a field id; `found` begins the error message."""
+    if not _ID.fullmatch(text) or int(text) > _MAX_ID:
         raise InvalidSchema(
-            f"{found} {text!r}: expected an integer from 0 to {_LAST_ID}. "
-            "Correct it, or remove all ids to have them given anew."
+            f"{found} {text!r}: expected an integer from 0 to {_MAX_ID}. "
+            "Correct it, or remove all ids to have new ones assigned."
         )
     return int(text)

@@ -1,7 +1,7 @@
-"""Rows as the namespace schema has them: columns by name, types without loss, NULL where allowed.
+"""Conforming rows to the table's schema: columns by name, casts without loss, allowed NULLs.
 
-What does not fit is refused with the column, the value and what was expected, before anything
-is written.
+Rows that do not fit are refused before anything is written; the error has the column, the value
+and what was expected.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pyarrow.types as pt
 
 from phalanx.errors import SchemaMismatch
 from phalanx.model.schema.field_ids import FIELD_ID
-from phalanx.model.schema.names import close_names
+from phalanx.model.schema.names import find_close_names
 from phalanx.model.schema.schema import Schema
 
 _FIELD_ID = FIELD_ID.encode()
 
 
-def reader_of(data: Any) -> pa.RecordBatchReader:
-    """The rows of anything that exports an Arrow stream, or of a pandas DataFrame."""
+def to_reader(data: Any) -> pa.RecordBatchReader:
+    """Return a reader of anything that exports an Arrow stream, or of a pandas DataFrame."""
     if isinstance(data, pa.RecordBatchReader):
         return data
     if isinstance(data, pa.Table):
@@ -43,55 +43,55 @@ def reader_of(data: Any) -> pa.RecordBatchReader:
             return pa.RecordBatchReader.from_stream(data)
         except pa.ArrowInvalid:
             raise SchemaMismatch(
-                f"Cannot read rows from {type(data).__name__}: expected columns with names, and "
-                "it has one without. Make it a table."
+                f"Cannot read rows from {type(data).__name__}: expected named columns. "
+                "Make it a table."
             ) from None
     raise SchemaMismatch(
         f"Cannot read rows from {type(data).__name__}: expected Arrow data (pyarrow, polars, "
         "DuckDB: anything with __arrow_c_stream__) or a pandas DataFrame. For a list of dicts "
-        "use pa.Table.from_pylist; of a lazy frame or a dataset give what it reads."
+        "use pa.Table.from_pylist; collect a lazy frame, and pass the reader of a dataset."
     )
 
 
-def conformed(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches in the schema's order and types; `SchemaMismatch` on the first misfit."""
-    check_columns(reader.schema, schema)
-    plain = without_ids(schema)
+def conform_rows(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Return the batches in the schema's order and types; raise `SchemaMismatch` if one misfits."""
+    check_column_names(reader.schema, schema)
+    plain = remove_ids(schema)
     done = 0
     try:
         for batch in reader:
-            arrays = [fitted(batch.column(f.name), f, f.name, done) for f in plain]
-            yield readable(pa.RecordBatch.from_arrays(arrays, schema=plain))
+            arrays = [fit_array(batch.column(f.name), f, f.name, done) for f in plain]
+            yield make_readable(pa.RecordBatch.from_arrays(arrays, schema=plain))
             done += batch.num_rows
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaMismatch(f"Cannot read the rows after row {done}: {error}") from None
 
 
-def check_fits(given: pa.Schema, schema: pa.Schema) -> None:
-    """Refuse columns and types that no rows could fit by; values are not looked at."""
+def check_schema_fits(given: pa.Schema, schema: pa.Schema) -> None:
+    """Refuse columns and types that cannot fit the schema, regardless of the values."""
     nothing = [pa.array([], field.type) for field in given]
     batch = pa.RecordBatch.from_arrays(nothing, schema=given)
-    for _ in conformed(pa.RecordBatchReader.from_batches(given, [batch]), schema):
+    for _ in conform_rows(pa.RecordBatchReader.from_batches(given, [batch]), schema):
         pass
 
 
-def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows; what Lance, DataFusion or Arrow itself misreads is copied."""
+def make_readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same rows; copy columns that Lance, DataFusion or Arrow would misread."""
     if not any(map(_is_misread, batch.columns)):
         return batch
-    arrays = [copied(array) if _is_misread(array) else array for array in batch.columns]
+    arrays = [copy_array(array) if _is_misread(array) else array for array in batch.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
-def copied(array: pa.Array) -> pa.Array:
-    """The same values in memory of their own; `take` gives others where vectors are in vectors."""
+def copy_array(array: pa.Array) -> pa.Array:
+    """Copy an array to its own memory; `take` returns wrong values for vectors of vectors."""
     return pa.concat_arrays([array])
 
 
 def _is_misread(array: pa.Array) -> bool:
-    """Whether it has a sliced struct in a struct, a sliced vector of vectors, or crooked decimals.
+    """Return whether it has a sliced inner struct or vector, or misaligned decimals.
 
-    Lance wants numbers of 16 bytes at multiples of 16; those from a JVM or a file are at any of 8.
+    Lance requires 16-byte numbers at multiples of 16; a JVM or a file aligns them only to 8.
     """
     kind = array.type
     if pt.is_decimal128(kind) or pt.is_decimal256(kind):
@@ -111,8 +111,8 @@ def _is_misread(array: pa.Array) -> bool:
     return bool(pt.is_dictionary(kind) and _is_misread(array.dictionary))
 
 
-def one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """The batches as one."""
+def combine_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Combine the batches into one."""
     if len(batches) == 1:
         return batches[0]
     if not batches:
@@ -120,42 +120,44 @@ def one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatc
     return pa.concat_batches(batches)
 
 
-def check_columns(given: pa.Schema, schema: pa.Schema) -> None:
-    """Refuse a missing, an extra and a doubled column."""
+def check_column_names(given: pa.Schema, schema: pa.Schema) -> None:
+    """Refuse missing, extra and duplicate columns."""
     missing = [name for name in schema.names if name not in given.names]
     extra = [name for name in given.names if name not in schema.names]
     doubled = sorted({name for name in given.names if given.names.count(name) > 1})
     if missing:
-        close = close_names(missing[0], extra)
+        close = find_close_names(missing[0], extra)
         hint = f" Did you mean {close[0]!r} as {missing[0]!r}? Rename it." if close else ""
         raise SchemaMismatch(
-            f"The data lacks {_columns(missing)}: expected {', '.join(schema.names)}."
+            f"The data lacks {_format_columns(missing)}: expected {', '.join(schema.names)}."
             f"{hint or ' Add what is missing, with NULL where there is no value.'}"
         )
     if extra:
         raise SchemaMismatch(
-            f"The data has {_columns(extra)}, which the table has not: expected "
-            f"{', '.join(schema.names)}. Leave out what is extra, or add it to the table with "
+            f"The data has {_format_columns(extra)}, which the table does not have: expected "
+            f"{', '.join(schema.names)}. Leave them out, or add them to the table with "
             "add_column."
         )
     if doubled:
-        raise SchemaMismatch(f"The data has {_columns(doubled)} more than once: expected once.")
+        raise SchemaMismatch(
+            f"The data has {_format_columns(doubled)} more than once: expected once."
+        )
 
 
 @lru_cache(maxsize=64)
-def plain_schema(schema: Schema) -> pa.Schema:
-    """The namespace's schema as its rows have it."""
-    return without_ids(schema.arrow)
+def to_row_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of the table's rows, without field ids."""
+    return remove_ids(schema.arrow)
 
 
 @lru_cache(maxsize=256)
-def chosen_schema(schema: Schema, names: tuple[str, ...]) -> pa.Schema:
-    """The schema of rows with these columns; a field inside structs goes by its path, as 's.t'."""
-    return pa.schema([chosen_field(plain_schema(schema), name) for name in names])
+def select_schema(schema: Schema, names: tuple[str, ...]) -> pa.Schema:
+    """Return the schema of rows with these columns; struct fields are named by path, as 's.t'."""
+    return pa.schema([select_field(to_row_schema(schema), name) for name in names])
 
 
-def chosen_field(schema: pa.Schema, name: str) -> pa.Field:
-    """A column of a schema, or a field inside one, which has its whole path as its name."""
+def select_field(schema: pa.Schema, name: str) -> pa.Field:
+    """Return a column of a schema, or a struct field, named by its whole path."""
     top, *inside = name.split(".")
     field = schema.field(top)
     if not inside:
@@ -167,8 +169,8 @@ def chosen_field(schema: pa.Schema, name: str) -> pa.Field:
     return field.with_name(name).with_nullable(nullable)
 
 
-def chosen_column(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
-    """A column of some rows, or a field inside one: NULL where what it is in is NULL."""
+def select_column(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array | pa.ChunkedArray:
+    """Return a column of some rows, or a struct field: NULL where its struct is NULL."""
     if name in rows.schema.names:
         return rows.column(name)
     top, *inside = name.split(".")
@@ -178,48 +180,48 @@ def chosen_column(rows: pa.RecordBatch | pa.Table, name: str) -> pa.Array | pa.C
     return found
 
 
-def is_short(kind: pa.DataType) -> bool:
-    """Whether each value of this type takes a few bytes."""
+def is_small_type(kind: pa.DataType) -> bool:
+    """Return whether each value of this type takes only a few bytes."""
     return bool(pt.is_primitive(kind)) or bool(pt.is_boolean(kind))
 
 
-def without_ids(schema: pa.Schema) -> pa.Schema:
-    """The schema as rows have it: ids belong to the table."""
-    return pa.schema([_bare(field) for field in schema], metadata=schema.metadata)
+def remove_ids(schema: pa.Schema) -> pa.Schema:
+    """Return the schema without field ids: they belong to the table, not to rows."""
+    return pa.schema([_remove_id(field) for field in schema], metadata=schema.metadata)
 
 
-def _bare(field: pa.Field) -> pa.Field:
+def _remove_id(field: pa.Field) -> pa.Field:
     kind = field.type
     if pt.is_struct(kind):
-        kind = pa.struct([_bare(child) for child in kind])
+        kind = pa.struct([_remove_id(child) for child in kind])
     elif pt.is_fixed_size_list(kind):
-        kind = pa.list_(_bare(kind.value_field), kind.list_size)
+        kind = pa.list_(_remove_id(kind.value_field), kind.list_size)
     elif pt.is_large_list(kind):
-        kind = pa.large_list(_bare(kind.value_field))
+        kind = pa.large_list(_remove_id(kind.value_field))
     elif pt.is_list(kind):
-        kind = pa.list_(_bare(kind.value_field))
+        kind = pa.list_(_remove_id(kind.value_field))
     elif pt.is_map(kind):
-        kind = pa.map_(_bare(kind.key_field), _bare(kind.item_field), kind.keys_sorted)
+        kind = pa.map_(_remove_id(kind.key_field), _remove_id(kind.item_field), kind.keys_sorted)
     metadata = {key: text for key, text in (field.metadata or {}).items() if key != _FIELD_ID}
     return pa.field(field.name, kind, field.nullable, metadata or None)
 
 
-def _columns(names: list[str]) -> str:
+def _format_columns(names: list[str]) -> str:
     return f"the column{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
 
 
-def fitted(array: pa.Array, field: pa.Field, path: str, done: int) -> pa.Array:
-    """The array in the field's type, without loss; NULL only where the field allows it."""
+def fit_array(array: pa.Array, field: pa.Field, path: str, done: int) -> pa.Array:
+    """Cast the array to the field's type without loss; refuse NULL if it is not nullable."""
     if array.type != field.type:
-        array = _cast(array, field.type, path)
+        array = _cast_array(array, field.type, path)
     _check_nulls(array, field, path, done)
     return array
 
 
-def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    """The values in another type of their family; the children of nested types one by one."""
+def _cast_array(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    """Cast the values to another type of their family; cast nested children one by one."""
     if pt.is_dictionary(array.type) and not pt.is_dictionary(kind):
-        array = _decoded(array)
+        array = _decode(array)
     if array.type == kind:
         return array
     if pt.is_null(array.type):
@@ -229,8 +231,8 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
             f"Column {path!r} is {kind}, but the data has it as {array.type}. Cast it first."
         )
     if pt.is_nested(kind) and array.offset:
-        # Arrow builds no nested array with NULLs from a slice.
-        array = copied(array)
+        # Arrow cannot build a nested array with NULLs from a slice.
+        array = copy_array(array)
     try:
         if pt.is_struct(kind):
             return _cast_struct(array, kind, path)
@@ -249,7 +251,7 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     return cast
 
 
-def _decoded(array: pa.DictionaryArray) -> pa.Array:
+def _decode(array: pa.DictionaryArray) -> pa.Array:
     values = array.dictionary
     if pt.is_string_view(values.type) or pt.is_binary_view(values.type):
         # Arrow cannot take from a view.
@@ -259,39 +261,39 @@ def _decoded(array: pa.DictionaryArray) -> pa.Array:
 
 def _cast_struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.Array:
     given = [child.name for child in array.type]
-    wanted = [child.name for child in kind]
-    if sorted(given) != sorted(wanted):
+    expected = [child.name for child in kind]
+    if sorted(given) != sorted(expected):
         raise SchemaMismatch(
-            f"Column {path!r} has the fields {', '.join(wanted)}, but the data has "
+            f"Column {path!r} has the fields {', '.join(expected)}, but the data has "
             f"{', '.join(given)}. Make them the same."
         )
     children = [
-        _cast(array.field(child.name), child.type, f"{path}.{child.name}") for child in kind
+        _cast_array(array.field(child.name), child.type, f"{path}.{child.name}") for child in kind
     ]
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=_nulls_of(array))
 
 
 def _cast_list(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    """The list with its items cast by themselves.
+    """Cast the items of a list on their own.
 
-    Arrow's own cast drops and adds struct fields, and refuses items that are NULL where their
-    fields are not nullable, though a NULL has no fields.
+    Arrow's cast of a list drops and adds struct fields, and refuses NULL items whose fields are
+    not nullable, though a NULL has no fields.
     """
     if pt.is_fixed_size_list(kind):
         given = pa.field(kind.value_field.name, array.type.value_type)
         array = array.cast(pa.list_(given, kind.list_size))
-        values = _cast(array.values, kind.value_type, f"{path}[]")
+        values = _cast_array(array.values, kind.value_type, f"{path}[]")
         return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=_nulls_of(array))
-    offsets, items = offsets_and_items(array)
+    offsets, items = split_list(array)
     build, width = (
         (pa.LargeListArray, pa.int64()) if pt.is_large_list(kind) else (pa.ListArray, pa.int32())
     )
-    values = _cast(items, kind.value_type, f"{path}[]")
+    values = _cast_array(items, kind.value_type, f"{path}[]")
     return build.from_arrays(offsets.cast(width), values, type=kind, mask=_nulls_of(array))
 
 
-def offsets_and_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Where the items of each list begin and end, and the items; of a list that is no slice."""
+def split_list(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the offsets and the items of a list array that is not a slice."""
     if pt.is_fixed_size_list(array.type):
         lengths = array.is_valid().to_numpy(zero_copy_only=False) * array.type.list_size
         return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64()), array.flatten()
@@ -301,8 +303,8 @@ def offsets_and_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _cast_map(array: pa.MapArray, kind: pa.MapType, path: str) -> pa.Array:
-    keys = _cast(array.keys, kind.key_type, f"{path}[]")
-    items = _cast(array.items, kind.item_type, f"{path}[]")
+    keys = _cast_array(array.keys, kind.key_type, f"{path}[]")
+    items = _cast_array(array.items, kind.item_type, f"{path}[]")
     return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_nulls_of(array))
 
 
@@ -311,9 +313,9 @@ def _nulls_of(array: pa.Array) -> pa.Array | None:
 
 
 def _check_exact(array: pa.Array, cast: pa.Array, path: str) -> None:
-    """A number that the float type cannot hold is refused, not rounded.
+    """Refuse a number that the float type cannot hold exactly.
 
-    The items of lists and vectors may be rounded, as embeddings are; but never to infinity.
+    Items of lists and vectors may be rounded, as embeddings are, but never to infinity.
     """
     back = cast.cast(array.type, safe=False)
     same = pc.equal(back, array)
@@ -332,7 +334,7 @@ def _check_exact(array: pa.Array, cast: pa.Array, path: str) -> None:
 def _check_nulls(
     array: pa.Array, field: pa.Field, path: str, done: int, numbers: pa.Array | None = None
 ) -> None:
-    """Refuse NULL where there must be none; `numbers` are the rows that nested values are in."""
+    """Refuse NULL in a non-nullable field; `numbers` are the row numbers of nested values."""
     if not field.nullable and array.null_count:
         place = pc.index(array.is_null(), True).as_py()
         row = done + (place if numbers is None else numbers[place].as_py())
@@ -346,7 +348,7 @@ def _check_nulls(
     if numbers is None:
         numbers = pa.array(range(len(array)), pa.int64())
     if pt.is_struct(kind):
-        # Children under a NULL struct have no value of their own.
+        # Children of a NULL struct have no value.
         present, inside = array.filter(array.is_valid()), numbers.filter(array.is_valid())
         for child in kind:
             values = pc.struct_field(present, child.name)
@@ -372,7 +374,7 @@ def _forbids_null(field: pa.Field) -> bool:
 
 def _forbids_null_inside(kind: pa.DataType) -> bool:
     if pt.is_map(kind):
-        # Arrow itself has no NULL for a key.
+        # Arrow allows no NULL as a key.
         return _forbids_null_inside(kind.key_type) or _forbids_null(kind.item_field)
     return any(_forbids_null(kind.field(place)) for place in range(kind.num_fields))
 
@@ -397,22 +399,23 @@ _FAMILIES = (
 )
 
 
-def is_same_family(given: pa.DataType, wanted: pa.DataType) -> bool:
-    if pt.is_dictionary(wanted):
+def is_same_family(given: pa.DataType, expected: pa.DataType) -> bool:
+    """Return whether values of one type may be cast implicitly to the other."""
+    if pt.is_dictionary(expected):
         inner = given.value_type if pt.is_dictionary(given) else given
-        return is_same_family(inner, wanted.value_type)
-    if _is_list(given) and _is_list(wanted):
-        return given.value_type == wanted.value_type or is_same_family(
-            given.value_type, wanted.value_type
+        return is_same_family(inner, expected.value_type)
+    if _is_list(given) and _is_list(expected):
+        return given.value_type == expected.value_type or is_same_family(
+            given.value_type, expected.value_type
         )
     if pt.is_null(given):
         return True
-    if pt.is_floating(given) and not pt.is_floating(wanted):
+    if pt.is_floating(given) and not pt.is_floating(expected):
         return False
-    if pt.is_decimal(given) and not pt.is_decimal(wanted):
-        # Spark has no other type for unsigned 64-bit numbers.
-        return given.scale == 0 and bool(pt.is_integer(wanted))
-    return any(belongs(given) and belongs(wanted) for belongs in _FAMILIES)
+    if pt.is_decimal(given) and not pt.is_decimal(expected):
+        # Spark's only type for unsigned 64-bit numbers is a decimal.
+        return given.scale == 0 and bool(pt.is_integer(expected))
+    return any(belongs(given) and belongs(expected) for belongs in _FAMILIES)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Vectors: what a column of them holds, what can be looked for there, and how far two are apart."""
+"""Vector search: vector columns, query vectors and distances."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidSchema, PhalanxError, SchemaMismatch, shown
-from phalanx.model.schema.rows import chosen_schema
+from phalanx.errors import (
+    InvalidArgument,
+    InvalidSchema,
+    SchemaMismatch,
+    format_value,
+)
+from phalanx.model.schema.rows import select_schema
 from phalanx.model.schema.schema import Schema
 
 Vectors = npt.NDArray[Any]
@@ -23,88 +28,88 @@ _ELEMENTS: Mapping[pa.DataType, type] = {
     pa.float64(): np.float64,
     pa.uint8(): np.uint8,
 }
-_OF_FLOATS, _OF_BYTES = ("l2", "cosine", "dot"), ("hamming",)
-METRICS = (*_OF_FLOATS, *_OF_BYTES)
-# No distance is smaller; those that are not named have no such end, or reach it by rounding only.
-_LEAST = {"l2": 0.0, "hamming": 0.0}
+_FLOAT_METRICS, _BYTE_METRICS = ("l2", "cosine", "dot"), ("hamming",)
+METRICS = (*_FLOAT_METRICS, *_BYTE_METRICS)
+# The smallest possible distances; other metrics have none, or reach it only by rounding.
+_MIN_DISTANCES = {"l2": 0.0, "hamming": 0.0}
 
 
 def is_vector(kind: pa.DataType) -> bool:
-    """Whether a column of this type can be searched by a vector."""
+    """Return whether a column of this type can be searched by a vector."""
     return pt.is_fixed_size_list(kind) and kind.value_type in _ELEMENTS
 
 
-def searched_column(name: object, schema: Schema) -> pa.Field:
-    """The column of this name, or the field inside structs, which goes by its whole path."""
+def resolve_search_column(name: object, schema: Schema) -> pa.Field:
+    """Return the column with this name, or a struct field, named by its whole path."""
     if not isinstance(name, str):
-        raise SchemaMismatch(f"Cannot search the column {name!r}: expected a name.")
+        raise InvalidArgument(f"Cannot search the column {name!r}: expected a name.")
     try:
         path = schema.resolve((name,))
     except InvalidSchema as error:
         raise SchemaMismatch(f"Cannot search the column {name!r}: {error}") from None
-    return chosen_schema(schema, (".".join(path),)).field(0)
+    return select_schema(schema, (".".join(path),)).field(0)
 
 
 def metrics_of(kind: pa.DataType) -> tuple[str, ...]:
-    """The metrics for vectors of this type, as Lance has them; the first is the usual one."""
-    return _OF_BYTES if kind.value_type == pa.uint8() else _OF_FLOATS
+    """Return Lance's metrics for vectors of this type; the first is the default."""
+    return _BYTE_METRICS if kind.value_type == pa.uint8() else _FLOAT_METRICS
 
 
-def checked_metric(metric: object, column: pa.Field) -> str:
-    """The metric by its name, if vectors of this column can be measured by it."""
+def resolve_metric(metric: object, column: pa.Field) -> str:
+    """Return the name of a metric that this column supports; refuse others."""
     known = metrics_of(column.type)
     text = metric.lower() if isinstance(metric, str) else metric
     text = "l2" if text == "euclidean" else text
     if text not in known:
-        raise PhalanxError(
+        raise InvalidArgument(
             f"Cannot measure column {column.name!r} ({column.type}) by the metric {metric!r}: "
             f"expected {' or '.join(map(repr, known))}."
         )
     return str(text)
 
 
-def least_distance(metric: str) -> float:
-    """A distance that none is smaller than."""
-    return _LEAST.get(metric, -np.inf)
+def min_distance_of(metric: str) -> float:
+    """Return the smallest possible distance."""
+    return _MIN_DISTANCES.get(metric, -np.inf)
 
 
-def query_vector(query: object, column: pa.Field, metric: str) -> Vectors:
-    """The vector to look for, with elements of the column's type as Lance takes it too."""
-    given = _as_array(query, column)
+def to_query_vector(query: object, column: pa.Field, metric: str) -> Vectors:
+    """Convert a query to a vector with elements of the column's type, as Lance does."""
+    given = _to_array(query, column)
     size, element = column.type.list_size, _ELEMENTS[column.type.value_type]
     if given.shape != (size,):
-        raise PhalanxError(
+        raise InvalidArgument(
             f"Cannot search column {column.name!r} by a vector of "
             f"{' × '.join(map(str, given.shape)) or 'no'} numbers: expected {size}."
         )
     if element is np.uint8:
         if not np.array_equal(given, given.astype(np.uint8)):
-            raise PhalanxError(
-                f"Cannot search column {column.name!r} ({column.type}) by {shown(query)}: expected "
-                "whole numbers from 0 to 255."
+            raise InvalidArgument(
+                f"Cannot search column {column.name!r} ({column.type}) by {format_value(query)}: "
+                "expected whole numbers from 0 to 255."
             )
     elif not np.isfinite(given).all():
-        raise PhalanxError(
-            f"Cannot search column {column.name!r} by {shown(query)}: expected numbers, all of "
-            "them finite."
+        raise InvalidArgument(
+            f"Cannot search column {column.name!r} by {format_value(query)}: expected numbers, all "
+            "of them finite."
         )
     with np.errstate(over="ignore"):
         vector: Vectors = given.astype(element)
     if element is not np.uint8 and not np.isfinite(vector).all():
-        raise PhalanxError(
-            f"Cannot search column {column.name!r} by {shown(query)}: some numbers are too large "
-            f"for {column.type.value_type}."
+        raise InvalidArgument(
+            f"Cannot search column {column.name!r} by {format_value(query)}: some numbers are too "
+            f"large for {column.type.value_type}."
         )
     if metric == "cosine" and not vector.any():
-        raise PhalanxError(
+        raise InvalidArgument(
             f"Cannot search column {column.name!r} by cosine for a vector of zeros: it has no "
             "direction. Use another vector or the metric 'l2'."
         )
     return vector
 
 
-def query_vectors(queries: pa.Array, column: pa.Field, metric: str) -> Vectors:
-    """Vectors to look for, none of them NULL: a row for each; checked as one of them is."""
+def to_query_vectors(queries: pa.Array, column: pa.Field, metric: str) -> Vectors:
+    """Convert queries without NULL to vectors, one per row, checked like a single one."""
     size = column.type.list_size
     lengths = pc.list_value_length(queries)
     fits = pc.all(pc.equal(lengths, size)).as_py()
@@ -122,11 +127,11 @@ def query_vectors(queries: pa.Array, column: pa.Field, metric: str) -> Vectors:
             good &= (found == given).all(axis=1)
         if good.all():
             return found
-    # Some vector is none: it is told alone.
-    return np.array([query_vector(each, column, metric) for each in queries.to_pylist()])
+    # Some vector is invalid: convert one by one for an error that names it.
+    return np.array([to_query_vector(each, column, metric) for each in queries.to_pylist()])
 
 
-def _as_array(query: object, column: pa.Field) -> Vectors:
+def _to_array(query: object, column: pa.Field) -> Vectors:
     if isinstance(query, pa.Scalar):
         query = query.as_py()
     if isinstance(query, pa.Array | pa.ChunkedArray):
@@ -136,17 +141,17 @@ def _as_array(query: object, column: pa.Field) -> Vectors:
     except ValueError:
         given = np.asarray(None)
     if given.dtype.kind not in "iuf":
-        raise PhalanxError(
-            f"Cannot search column {column.name!r} ({column.type}) by {shown(query)}: expected a "
-            "vector of numbers."
+        raise InvalidArgument(
+            f"Cannot search column {column.name!r} ({column.type}) by {format_value(query)}: "
+            "expected a vector of numbers."
         )
     return given
 
 
-def vectors_in(array: pa.FixedSizeListArray) -> tuple[Vectors, npt.NDArray[np.bool_] | None]:
-    """The vectors of a column, a row for each that is whole, and which those are (None: all).
+def to_vectors(array: pa.FixedSizeListArray) -> tuple[Vectors, npt.NDArray[np.bool_] | None]:
+    """Return the complete vectors of a column, one per row, and a mask of them (None: all).
 
-    One that is NULL, or has a NULL in it, is at no distance from anything.
+    A vector that is NULL, or contains NULL, has no distance.
     """
     size, kind = array.type.list_size, array.type.value_type
     present = None
@@ -165,11 +170,11 @@ def vectors_in(array: pa.FixedSizeListArray) -> tuple[Vectors, npt.NDArray[np.bo
     return found, None if present is None else present.to_numpy(zero_copy_only=False)
 
 
-def distances(vectors: Vectors, query: Vectors, metric: str) -> Distances:
-    """How far each vector is from the query; NaN where that is not defined.
+def compute_distances(vectors: Vectors, query: Vectors, metric: str) -> Distances:
+    """Compute the distance of each vector from the query; NaN where it is undefined.
 
-    As Lance has them: l2 is squared, cosine and dot are one minus the product. Each row is summed
-    by itself and in its own order, so that equal vectors are equally far wherever they are.
+    As in Lance, l2 is squared, and cosine and dot are one minus the product. Each row is summed on
+    its own in a fixed order, so that equal vectors have equal distances wherever they are stored.
     """
     found: Any
     if metric == "hamming":

@@ -1,4 +1,4 @@
-"""What users write to partition a table: columns, transforms of columns, or the same as text."""
+"""The `partition_by` argument: columns and transforms of columns, as objects or text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from phalanx.errors import InvalidSpec, shown
+from phalanx.errors import InvalidSpec, format_value
 from phalanx.model.transforms.buckets import Bucket, MultiBucket
 from phalanx.model.transforms.calendar_parts import Day, Hour, Month, Year
 from phalanx.model.transforms.hive import HiveHash
@@ -19,7 +19,7 @@ from phalanx.model.transforms.truncate import Truncate
 
 @dataclass(frozen=True, slots=True)
 class CustomExpression:
-    """An expression as the user wrote it, before the schema is known."""
+    """An expression as the user wrote it, before it is checked against a schema."""
 
     sql: str
     result_type: pa.DataType
@@ -27,7 +27,10 @@ class CustomExpression:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTerm:
-    """One item of `partition_by`: what to derive, from which columns, under which field id."""
+    """One item of `partition_by`: the transform, its source columns and its field id.
+
+    Internal: `derivation`.
+    """
 
     derivation: Transform | CustomExpression
     columns: tuple[str, ...]
@@ -38,73 +41,74 @@ PartitionBy: TypeAlias = "str | PartitionTerm | Sequence[str | PartitionTerm]"
 
 
 def identity(column: str, *, field_id: str | None = None) -> PartitionTerm:
-    """The column's own value."""
+    """Partition by the column's own value."""
     return PartitionTerm(IDENTITY, (column,), field_id)
 
 
 def year(column: str, *, field_id: str | None = None) -> PartitionTerm:
-    """The calendar year of a date or timestamp, in UTC."""
+    """Partition by the calendar year of a date or timestamp, in UTC."""
     return PartitionTerm(Year(), (column,), field_id)
 
 
 def month(column: str, *, field_id: str | None = None) -> PartitionTerm:
-    """The month, 1 to 12, of a date or timestamp, in UTC."""
+    """Partition by the month, 1 to 12, of a date or timestamp, in UTC."""
     return PartitionTerm(Month(), (column,), field_id)
 
 
 def day(column: str, *, field_id: str | None = None) -> PartitionTerm:
-    """The day of the month, 1 to 31, of a date or timestamp, in UTC."""
+    """Partition by the day of the month, 1 to 31, of a date or timestamp, in UTC."""
     return PartitionTerm(Day(), (column,), field_id)
 
 
 def hour(column: str, *, field_id: str | None = None) -> PartitionTerm:
-    """The hour, 0 to 23, of a timestamp (in UTC) or a time."""
+    """Partition by the hour, 0 to 23, of a timestamp (in UTC) or a time."""
     return PartitionTerm(Hour(), (column,), field_id)
 
 
 def bucket(column: str, n: int, *, field_id: str | None = None) -> PartitionTerm:
-    """One of `n` buckets, by the hash of the value."""
+    """Partition into `n` buckets by the hash of the value."""
     return PartitionTerm(Bucket(n), (column,), field_id)
 
 
 def multi_bucket(columns: Sequence[str], n: int, *, field_id: str | None = None) -> PartitionTerm:
-    """One of `n` buckets, by the hash of several values together."""
-    return PartitionTerm(MultiBucket(n), _names(columns), field_id)
+    """Partition into `n` buckets by the hash of several values together."""
+    return PartitionTerm(MultiBucket(n), _to_tuple(columns), field_id)
 
 
 def truncate(column: str, width: int, *, field_id: str | None = None) -> PartitionTerm:
-    """The first `width` characters of text, or a number cut to a multiple of `width`."""
+    """Partition by the first `width` characters, or by a number cut to a multiple of `width`."""
     return PartitionTerm(Truncate(width), (column,), field_id)
 
 
-def hashed(column: str, *, field_id: str | None = None) -> PartitionTerm:
-    """The hash of the value, of any type, as text; only in the hive layout."""
+def hive_hash(column: str, *, field_id: str | None = None) -> PartitionTerm:
+    """Partition by the hash of a value of any type, as text; only in the hive layout."""
     return PartitionTerm(HiveHash(), (column,), field_id)
 
 
 def expression(
     sql: str, columns: Sequence[str], result_type: pa.DataType, *, field_id: str | None = None
 ) -> PartitionTerm:
-    """A DataFusion expression over `col0`, `col1`, …, the given columns in order.
+    """Partition by a DataFusion expression over `col0`, `col1`, …, the given columns in order.
 
-    Zoned timestamps are taken in UTC, as all partition values are.
+    Zoned timestamps are evaluated in UTC, like all partition values.
     """
     if not isinstance(result_type, pa.DataType):
         raise InvalidSpec(
-            f"Cannot use the result type {result_type!r}: expected an Arrow type, as pa.int64()."
+            f"Cannot use the result type {result_type!r}: expected an Arrow type, such as "
+            "pa.int64()."
         )
-    return PartitionTerm(CustomExpression(sql, result_type), _names(columns), field_id)
+    return PartitionTerm(CustomExpression(sql, result_type), _to_tuple(columns), field_id)
 
 
-def _names(columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns; one may come without a list around it."""
+def _to_tuple(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns as a tuple; a single column may be given without a list."""
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
-def partition_terms(partition_by: PartitionBy) -> tuple[PartitionTerm, ...]:
-    """The items of `partition_by`; plain text in a list is a column."""
+def parse_partition_by(partition_by: PartitionBy) -> tuple[PartitionTerm, ...]:
+    """Return the items of `partition_by`; a string inside a list is a column name."""
     if isinstance(partition_by, str):
-        return _parse(partition_by)
+        return _parse_text(partition_by)
     if isinstance(partition_by, PartitionTerm):
         partition_by = [partition_by]
     if not isinstance(partition_by, Iterable):
@@ -130,30 +134,30 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*|"(?:[^"]|"")+"|`(?:[^`]|``)+`)"""
     r"""|(?P<number>\d+)|(?P<mark>[(),]))""",
 )
-_CALENDAR = {
+_WITHOUT_NUMBER = {
     **{"identity": identity, "year": year, "month": month, "day": day, "hour": hour},
-    "hash": hashed,
+    "hash": hive_hash,
 }
-_NUMBERED = {"bucket": bucket, "truncate": truncate}
+_WITH_NUMBER = {"bucket": bucket, "truncate": truncate}
 
 
-def _parse(text: str) -> tuple[PartitionTerm, ...]:
-    """Terms from text such as `year(ts), bucket(16, id), country AS land`."""
-    tokens = _tokens(text)
+def _parse_text(text: str) -> tuple[PartitionTerm, ...]:
+    """Parse text such as `year(ts), bucket(16, id), country AS land`."""
+    tokens = _tokenize(text)
     terms: list[PartitionTerm] = []
     while tokens:
         if terms and tokens.pop(0) != ("mark", ","):
-            raise _unreadable(text, "expected a comma between fields")
+            raise _syntax_error(text, "expected a comma between fields")
         terms.append(_parse_term(text, tokens))
     return tuple(terms)
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
+def _tokenize(text: str) -> list[tuple[str, str]]:
     tokens: list[tuple[str, str]] = []
     position = 0
     while text[position:].strip():
         if (match := _TOKEN.match(text, position)) is None:
-            raise _unreadable(text, f"unexpected {text[position:].strip()[:20]!r}")
+            raise _syntax_error(text, f"unexpected {text[position:].strip()[:20]!r}")
         kind = str(match.lastgroup)
         tokens.append((kind, match[kind]))
         position = match.end()
@@ -162,68 +166,68 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 def _parse_term(text: str, tokens: list[tuple[str, str]]) -> PartitionTerm:
     if not tokens or tokens[0][0] != "name":
-        raise _unreadable(text, "expected a column or a transform")
+        raise _syntax_error(text, "expected a column or a transform")
     name = tokens.pop(0)[1]
     if tokens and tokens[0] == ("mark", "("):
         tokens.pop(0)
-        term = _call(text, name, _arguments(text, tokens))
+        term = _build_term(text, name, _parse_arguments(text, tokens))
     else:
-        term = identity(_unquoted(name))
+        term = identity(_unquote(name))
     if len(tokens) >= 2 and tokens[0][1].lower() == "as" and tokens[1][0] == "name":
         tokens.pop(0)
-        term = replace(term, field_id=_unquoted(tokens.pop(0)[1]))
+        term = replace(term, field_id=_unquote(tokens.pop(0)[1]))
     return term
 
 
-def _arguments(text: str, tokens: list[tuple[str, str]]) -> list[str | int]:
+def _parse_arguments(text: str, tokens: list[tuple[str, str]]) -> list[str | int]:
     arguments: list[str | int] = []
     while True:
         if not tokens or tokens[0][0] == "mark":
-            raise _unreadable(text, "expected a column or a number")
+            raise _syntax_error(text, "expected a column or a number")
         kind, value = tokens.pop(0)
-        arguments.append(_number(text, value) if kind == "number" else _unquoted(value))
+        arguments.append(_parse_number(text, value) if kind == "number" else _unquote(value))
         mark = tokens.pop(0) if tokens else ("", "")
         if mark == ("mark", ")"):
             return arguments
         if mark != ("mark", ","):
-            raise _unreadable(text, "expected a comma or a closing parenthesis")
+            raise _syntax_error(text, "expected a comma or a closing parenthesis")
 
 
-def _number(text: str, digits: str) -> int:
-    # Python refuses to read very long numbers.
+def _parse_number(text: str, digits: str) -> int:
+    # Python does not parse very long numbers.
     if len(digits) > 20:
-        raise _unreadable(text, f"the number {digits[:20]}… is too large")
+        raise _syntax_error(text, f"the number {digits[:20]}… is too large")
     return int(digits)
 
 
-def _call(text: str, name: str, arguments: list[str | int]) -> PartitionTerm:
+def _build_term(text: str, name: str, arguments: list[str | int]) -> PartitionTerm:
     columns = [argument for argument in arguments if isinstance(argument, str)]
     numbers = [argument for argument in arguments if isinstance(argument, int)]
     match name.lower(), columns, numbers:
-        case kind, [column], [] if kind in _CALENDAR:
-            return _CALENDAR[kind](column)
-        case kind, [column], [number] if kind in _NUMBERED:
-            return _NUMBERED[kind](column, number)
+        case kind, [column], [] if kind in _WITHOUT_NUMBER:
+            return _WITHOUT_NUMBER[kind](column)
+        case kind, [column], [number] if kind in _WITH_NUMBER:
+            return _WITH_NUMBER[kind](column, number)
         case "multi_bucket", [_, *_], [number]:
             return multi_bucket(columns, number)
-        case kind, [], _ if kind in {*_CALENDAR, *_NUMBERED, "multi_bucket"}:
-            raise _unreadable(text, f"{kind} needs a column")
-        case kind, _, [] if kind in {*_NUMBERED, "multi_bucket"}:
+        case kind, [], _ if kind in {*_WITHOUT_NUMBER, *_WITH_NUMBER, "multi_bucket"}:
+            raise _syntax_error(text, f"{kind} needs a column")
+        case kind, _, [] if kind in {*_WITH_NUMBER, "multi_bucket"}:
             needed = "width" if kind == "truncate" else "number of buckets"
-            raise _unreadable(text, f"{kind} needs a {needed} beside {', '.join(columns)}")
-        case kind, _, _ if kind in {*_CALENDAR, *_NUMBERED, "multi_bucket"}:
-            raise _unreadable(text, f"{kind} cannot take {len(arguments)} such arguments")
-    known = ", ".join([*_CALENDAR, *_NUMBERED, "multi_bucket"])
-    raise _unreadable(text, f"unknown transform {name!r}; expected one of {known}")
+            raise _syntax_error(text, f"{kind} needs a {needed} beside {', '.join(columns)}")
+        case kind, _, _ if kind in {*_WITHOUT_NUMBER, *_WITH_NUMBER, "multi_bucket"}:
+            raise _syntax_error(text, f"{kind} cannot take {len(arguments)} such arguments")
+    known = ", ".join([*_WITHOUT_NUMBER, *_WITH_NUMBER, "multi_bucket"])
+    raise _syntax_error(text, f"unknown transform {name!r}; expected one of {known}")
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     mark = name[0]
     return name[1:-1].replace(mark * 2, mark) if mark in '"`' else name
 
 
-def _unreadable(text: str, why: str) -> InvalidSpec:
+def _syntax_error(text: str, why: str) -> InvalidSpec:
     return InvalidSpec(
-        f"Cannot partition by {shown(text)}: {why}. Write for example "
+        f"Cannot partition by {format_value(text)}: {why}. Write, for example, "
         "'year(ts), bucket(16, id), truncate(4, name), country'."
     )

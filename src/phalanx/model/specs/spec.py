@@ -1,4 +1,4 @@
-"""Partition specs and their fields (format: Partition Spec), and the JSON they are stored as."""
+"""Partition specs and their fields, and their stored JSON (format: Partition Spec)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidSchema, InvalidSpec, SchemaMismatch, shown
+from phalanx.errors import InvalidSchema, InvalidSpec, SchemaMismatch, format_value
 from phalanx.model.schema.arrow_json import type_from_json, type_to_json
 from phalanx.model.schema.schema import Schema
 from phalanx.model.sql.syntax import Node
-from phalanx.model.stored_json import parse
-from phalanx.model.transforms.expression import Expression, checked, parsed
+from phalanx.model.stored_json import parse_json
+from phalanx.model.transforms.expression import Expression, build_expression, read_expression
 from phalanx.model.transforms.registry import transform_from_ducklake, transform_from_json
-from phalanx.model.transforms.transform import COLUMN, Transform
+from phalanx.model.transforms.transform import COLUMN_PLACEHOLDER, Transform
 
 _COLUMN_PREFIX = "partition_field_"
 _DUCKLAKE_COLUMNS = (
@@ -34,7 +34,7 @@ _FIELD_ID = re.compile(r"[^.`\x00-\x1f]+")
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One level of partitioning: how a partition value comes from source columns."""
+    """One level of partitioning: how to compute a partition value from source columns."""
 
     field_id: str
     source_ids: tuple[int, ...]
@@ -65,7 +65,7 @@ class PartitionField:
 
     @property
     def meaning(self) -> tuple[tuple[int, ...], Transform | Node]:
-        """What decides whether two fields are the same one (format: Field ID Reuse)."""
+        """Internal: the identity of the field, equal for equal fields (format: Field ID Reuse)."""
         derivation = self.derivation
         return (
             self.source_ids,
@@ -73,7 +73,7 @@ class PartitionField:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The field as the format's JSON object, keys in the order of Appendix E."""
+        """Return the format's JSON object, keys in the order of Appendix E."""
         derived: dict[str, Any] = (
             {"transform": self.derivation.to_json()}
             if self.expression is None
@@ -88,7 +88,7 @@ class PartitionField:
 
     @classmethod
     def from_json(cls, obj: object) -> PartitionField:
-        """The field that a JSON object describes; `InvalidSpec` says what is wrong with it."""
+        """Read a JSON object; raise `InvalidSpec` if it is invalid."""
         if not isinstance(obj, dict):
             raise InvalidSpec(f"Cannot read the partition field {obj!r}: expected an object.")
         field_id, source_ids = obj.get("field_id"), obj.get("source_ids")
@@ -114,11 +114,11 @@ class PartitionField:
         if "transform" in given:
             derivation = transform_from_json(obj["transform"])
         else:
-            derivation = parsed(obj["expression"], len(source_ids), result_type)
+            derivation = read_expression(obj["expression"], len(source_ids), result_type)
         return cls(field_id, tuple(source_ids), derivation, result_type)
 
     def check(self, schema: Schema) -> None:
-        """Refuse sources that are not there or do not fit, and a result type that is not exact."""
+        """Raise `InvalidSpec` for missing or unsuitable sources, or a wrong result type."""
         paths = [schema.path_of(source) for source in self.source_ids]
         for source, path in zip(self.source_ids, paths, strict=True):
             if path is None:
@@ -129,7 +129,7 @@ class PartitionField:
         check_source_count(self.derivation, len(self.source_ids))
         types = [schema.type_of(source) for source in self.source_ids]
         if self.expression is not None:
-            checked(self.expression, types, self.result_type)
+            build_expression(self.expression, types, self.result_type)
         expected = self.derivation.result_type(*types)
         if expected != self.result_type:
             raise InvalidSpec(
@@ -138,18 +138,20 @@ class PartitionField:
             )
 
     def label(self, schema: Schema) -> str:
-        """How people write the field: `bucket(16, id)`."""
+        """Return the field as users write it: `bucket(16, id)`."""
         paths = (schema.path_of(source) for source in self.source_ids)
         names = ("NULL" if path is None else ".".join(path) for path in paths)
         return self.derivation.label(*names)
 
     def apply(self, rows: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Array:
-        """The partition value of every row; a source that is gone counts as NULL."""
+        """Compute the partition value of every row; a dropped source counts as NULL."""
         paths = [schema.path_of(source) for source in self.source_ids]
         if paths and all(path is None for path in paths) and self.expression is None:
             return pa.nulls(rows.num_rows, self.result_type)
         columns = [
-            pa.nulls(rows.num_rows) if path is None else _column(rows, path, schema.type_of(source))
+            pa.nulls(rows.num_rows)
+            if path is None
+            else _read_source(rows, path, schema.type_of(source))
             for source, path in zip(self.source_ids, paths, strict=True)
         ]
         values = self.derivation.apply(*columns)
@@ -163,38 +165,38 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """A version of the partitioning: its id and its fields, outermost level first."""
+    """A version of the table's partitioning: its id and its fields, outermost level first."""
 
     id: int
     fields: tuple[PartitionField, ...]
 
     def __post_init__(self) -> None:
-        # Those of other systems may start at 0.
+        # Spec ids of other systems may start at 0.
         if not _is_id(self.id) or self.id < 0:
             raise InvalidSpec(f"Cannot use the spec id {self.id!r}: ids are whole numbers.")
-        for place, field in enumerate(self.fields):
-            for other in self.fields[:place]:
+        for position, field in enumerate(self.fields):
+            for other in self.fields[:position]:
                 if other.field_id == field.field_id:
                     raise InvalidSpec(f"Spec {self.id} has {field.field_id!r} twice. Remove one.")
                 if other.meaning == field.meaning:
                     raise InvalidSpec(
-                        f"Spec {self.id} has {other.field_id!r} and {field.field_id!r}, which mean "
-                        "the same. Remove one."
+                        f"Spec {self.id} has {other.field_id!r} and {field.field_id!r}, which have "
+                        "the same meaning. Remove one."
                     )
 
     def to_json(self) -> str:
-        """The value of the manifest's `partition_spec_v<N>`: compact, keys as in Appendix E."""
+        """Return the value of `partition_spec_v<N>`: compact, keys in the order of Appendix E."""
         obj = {"id": self.id, "fields": [field.to_json() for field in self.fields]}
         return json.dumps(obj, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> PartitionSpec:
-        """The spec in a `partition_spec_v<N>` value; `InvalidSpec` says what is wrong with it."""
-        obj = parse(text, "the partition spec", InvalidSpec)
+        """Read the value of `partition_spec_v<N>`; raise `InvalidSpec` if it is invalid."""
+        obj = parse_json(text, "the partition spec", InvalidSpec)
         if not isinstance(obj, dict) or not isinstance(obj.get("fields"), list):
             raise InvalidSpec(
-                f"Cannot read the partition spec {shown(text)}: expected an object with id and "
-                "fields."
+                f"Cannot read the partition spec {format_value(text)}: expected an object with id "
+                "and fields."
             )
         number = obj.get("id", 0)
         if not _is_id(number) or number < 1:
@@ -204,9 +206,9 @@ class PartitionSpec:
     def to_ducklake_rows(
         self, schema: Schema | pa.Schema, table_id: int = 0
     ) -> list[dict[str, Any]]:
-        """The rows of `ducklake_partition_column` that say the same; columns go by their ids.
+        """Return the equivalent rows of `ducklake_partition_column`, with columns by their ids.
 
-        `InvalidSpec` for a field that DuckLake has nothing like.
+        Raise `InvalidSpec` for a field without an equivalent in DuckLake.
         """
         schema = schema if isinstance(schema, Schema) else Schema.of(schema)
         rows = []
@@ -221,7 +223,7 @@ class PartitionSpec:
                 name = field.derivation.ducklake_name(schema.type_of(source))
             except InvalidSpec as error:
                 path = ".".join(schema.path_of(source) or ())
-                raise InvalidSpec(str(error).replace(COLUMN, path)) from None
+                raise InvalidSpec(str(error).replace(COLUMN_PLACEHOLDER, path)) from None
             row = (self.id, table_id, index, source, name)
             rows.append(dict(zip(_DUCKLAKE_COLUMNS, row, strict=True)))
         return rows
@@ -234,10 +236,10 @@ class PartitionSpec:
         *,
         time_parts: str = "calendar",
     ) -> PartitionSpec:
-        """The spec that means the same as rows of `ducklake_partition_column` of one partitioning.
+        """Convert the rows of one partitioning in `ducklake_partition_column` to a spec.
 
-        `InvalidSpec` for what the format cannot say: buckets, parts since 1970 (which are those of
-        a catalog with `time_parts="epoch"`), and calendar parts of zoned timestamps.
+        Raise `InvalidSpec` for transforms that the format does not have: buckets, parts since 1970
+        (`time_parts="epoch"` for catalogs that use them) and calendar parts of zoned timestamps.
         """
         schema = schema if isinstance(schema, Schema) else Schema.of(schema)
         for row in rows:
@@ -276,23 +278,23 @@ class PartitionSpec:
         return cls(ids.pop(), tuple(fields))
 
     def check(self, schema: Schema) -> None:
-        """Refuse fields that do not fit the schema."""
+        """Raise `InvalidSpec` for a field that does not fit the schema."""
         for field in self.fields:
             field.check(schema)
 
     def label(self, schema: Schema) -> str:
-        """How people write the spec: `year(ts), bucket(16, id), country`."""
+        """Return the spec as users write it: `year(ts), bucket(16, id), country`."""
         return ", ".join(field.label(schema) for field in self.fields)
 
-    def partition_values(self, rows: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
-        """The partition values of every row, one column for each field, named by its id."""
+    def compute_partition_values(self, rows: pa.RecordBatch | pa.Table, schema: Schema) -> pa.Table:
+        """Compute the partition values of every row, in one column for each field id."""
         arrays = [field.apply(rows, schema) for field in self.fields]
         columns = pa.schema([(field.field_id, field.result_type) for field in self.fields])
         return pa.Table.from_arrays(arrays, schema=columns)
 
 
 def check_source_count(derivation: Transform, count: int) -> None:
-    """Refuse sources too many or too few for the transform."""
+    """Raise `InvalidSpec` for too many or too few sources."""
     if isinstance(derivation, Expression) or derivation.name == "multi_bucket":
         if count < 1:
             raise InvalidSpec(f"{derivation.name} needs at least one source column.")
@@ -306,8 +308,8 @@ def _check_ducklake_row(row: Mapping[str, Any]) -> None:
         all(_is_id(row.get(name)) for name in numbers) and isinstance(row.get("transform"), str)
     ):
         raise InvalidSpec(
-            f"Cannot read {shown(row)} as a row of ducklake_partition_column: expected whole "
-            f"numbers as {', '.join(numbers)}, and a text as transform."
+            f"Cannot read {format_value(row)} as a row of ducklake_partition_column: expected "
+            f"whole numbers as {', '.join(numbers)}, and text as transform."
         )
 
 
@@ -323,10 +325,10 @@ def _is_id(source: object) -> bool:
     return isinstance(source, int) and not isinstance(source, bool)
 
 
-def _column(
+def _read_source(
     rows: pa.RecordBatch | pa.Table, path: Sequence[str], expected: pa.DataType
 ) -> pa.Array:
-    """The source column; a value of another type would fall in another partition."""
+    """Return the source column. Its type must match, or values get other partitions."""
     name = ".".join(path)
     if path[0] not in rows.schema.names:
         raise SchemaMismatch(f"The rows have no column {name!r}, which the partition spec reads.")
@@ -337,7 +339,7 @@ def _column(
         if not pt.is_struct(column.type) or column.type.get_field_index(child) < 0:
             raise SchemaMismatch(f"The rows have no column {name!r}: {path[0]!r} is {column.type}.")
         column = pc.struct_field(column, child)
-    if _decoded(column.type) != _decoded(expected):
+    if _decode_type(column.type) != _decode_type(expected):
         raise SchemaMismatch(
             f"The rows have column {name!r} as {column.type}, but the schema has {expected}. "
             "Cast it first."
@@ -345,5 +347,5 @@ def _column(
     return column
 
 
-def _decoded(data_type: pa.DataType) -> pa.DataType:
+def _decode_type(data_type: pa.DataType) -> pa.DataType:
     return data_type.value_type if pt.is_dictionary(data_type) else data_type

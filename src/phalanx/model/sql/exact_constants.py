@@ -1,11 +1,10 @@
-"""Constants of a predicate in the type of what they are compared with, and nothing rounded.
+"""Conversion of constants to the type of what they are compared with, without rounding.
 
-DataFusion takes `0.1` for a float, casts the text '0.105' to a decimal of two places, and fails on
-a moment that the column's unit cannot hold. Here a constant keeps its exact value: where the other
-side cannot have it, the comparison is with the next value below, or is decided by NULL alone.
+DataFusion parses `0.1` as a float, rounds the text '0.105' to a decimal of two places, and fails on
+a timestamp that the column's unit cannot hold. Here a constant keeps its exact value. If the other
+side cannot have that value, it is compared with the next smaller one, or depends on NULL alone.
 
-A constant beside a float, an integer or a decimal beside a float, and a decimal beside a column of
-floats are compared as float64: that is what SQL says of approximate numbers.
+A comparison with a float on either side is done as float64, as SQL does for approximate numbers.
 """
 
 from __future__ import annotations
@@ -20,89 +19,90 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from phalanx.errors import PhalanxError
-from phalanx.model.predicates.uncast import line_floor, lines_meet
-from phalanx.model.sql.literals import is_text, with_both_zeros
+from phalanx.model.sql.exact_order import can_compare_exactly, find_floor
+from phalanx.model.sql.literals import add_both_zeros, is_text
 from phalanx.model.sql.syntax import (
     Call,
     Case,
     Cast,
     Column,
+    Constant,
     InList,
-    Literal,
     Node,
-    columns,
-    transform,
+    find_columns,
+    map_nodes,
 )
 
-TypeOf: TypeAlias = Callable[[Node], pa.DataType]
-Folded: TypeAlias = Callable[[Node], Node]
+InferType: TypeAlias = Callable[[Node], pa.DataType]
+Fold: TypeAlias = Callable[[Node], Node]
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _DISTINCTIONS = frozenset({"IS DISTINCT FROM", "IS NOT DISTINCT FROM"})
 _COMPARISONS = frozenset(_MIRRORED) | _DISTINCTIONS
 _EXACT_OPERATORS = frozenset({"+", "-", "*", "%"})
-# Functions that give one of their arguments back.
+# Functions that return one of their arguments.
 _CHOICES = frozenset({"coalesce", "nvl", "ifnull", "nvl2", "nullif", "greatest", "least"})
 _BOOLEAN = pa.scalar(None, pa.bool_())
-# What a decimal of Arrow can have.
-MOST_DIGITS = 76
+# Arrow's limit.
+MAX_DECIMAL_DIGITS = 76
 
 
-def exact_constants(node: Node, type_of: TypeOf, folded: Folded) -> Node:
-    """A parsed expression, whose numbers are decimals, with every comparison made exact.
+def make_constants_exact(node: Node, infer_type: InferType, fold: Fold) -> Node:
+    """Make every comparison of a parsed expression, whose numbers are decimals, exact.
 
-    `type_of` gives the type of a part as DataFusion has it, `folded` the constant that a part
-    without columns is.
+    `infer_type` returns DataFusion's type of a part; `fold` evaluates a part without columns.
     """
-    typer = _Typer(type_of, folded)
-    return transform(node, typer.typed)
+    typer = _ConstantConverter(infer_type, fold)
+    return map_nodes(node, typer.convert)
 
 
-def never(term: Node) -> Node:
-    """FALSE, and NULL where the term is NULL."""
-    return Call("AND", (Call("IS NULL", (term,)), Literal(_BOOLEAN)))
+def false_or_null(term: Node) -> Node:
+    """Return an expression that is FALSE, but NULL where the term is NULL."""
+    return Call("AND", (Call("IS NULL", (term,)), Constant(_BOOLEAN)))
 
 
-def always(term: Node) -> Node:
-    """TRUE, and NULL where the term is NULL."""
-    return Call("OR", (Call("IS NOT NULL", (term,)), Literal(_BOOLEAN)))
+def true_or_null(term: Node) -> Node:
+    """Return an expression that is TRUE, but NULL where the term is NULL."""
+    return Call("OR", (Call("IS NOT NULL", (term,)), Constant(_BOOLEAN)))
 
 
-class _Typer:
-    def __init__(self, type_of: TypeOf, folded: Folded) -> None:
-        self._ask = type_of
-        self._folded = folded
+class _ConstantConverter:
+    """Converts the constants of an expression from its operands upwards."""
 
-    def typed(self, node: Node) -> Node:
-        """The node, whose parts are typed already."""
+    def __init__(self, infer_type: InferType, fold: Fold) -> None:
+        self._infer_type = infer_type
+        self._fold = fold
+
+    def convert(self, node: Node) -> Node:
+        """Convert the constants of a node; those of its parts are converted already."""
         match node:
-            case Cast(arg=Literal() as constant, type=kind):
+            case Cast(arg=Constant() as constant, type=kind):
                 if is_text(constant.value.type) and kind == pa.timestamp("ns"):
-                    # `TIMESTAMP '9999-12-31'`: a moment that nanoseconds cannot hold.
-                    moment = self._moment(constant, None)
-                    return self._folded(node) if moment is None else Literal(moment)
-                return self._folded(node)
+                    # `TIMESTAMP '9999-12-31'` is out of the range of nanoseconds.
+                    timestamp = self._to_timestamp(constant, None)
+                    return self._fold(node) if timestamp is None else Constant(timestamp)
+                return self._fold(node)
             case Call(name=name, args=(left, right)) if name in _COMPARISONS:
-                return self._comparison(name, left, right, node)
+                return self._convert_comparison(name, left, right, node)
             case InList(arg=arg, items=items, negated=negated):
-                return self._membership(arg, items, negated, node)
+                return self._convert_membership(arg, items, negated, node)
             case Call(name=name, args=args) if name in _EXACT_OPERATORS and len(args) == 2:
-                return self._beside(node, args, lambda kept: replace(node, args=kept))
+                return self._align_decimals(node, args, lambda kept: replace(node, args=kept))
             case Call(name=name, args=args) if name in _CHOICES:
-                return self._beside(node, args, lambda kept: replace(node, args=kept))
+                return self._align_decimals(node, args, lambda kept: replace(node, args=kept))
             case Call(name="AND" | "OR" | "NOT"):
                 return node
             case Call(args=args) if any(map(_is_decimal, args)):
-                return replace(node, args=tuple(map(_as_float, args)))
+                return replace(node, args=tuple(map(_to_float_node, args)))
             case Case():
-                return self._case(node)
+                return self._convert_case(node)
         return node
 
-    def _case(self, node: Case) -> Node:
-        """The values of a CASE are beside each other; a tested operand is beside its tests."""
+    def _convert_case(self, node: Case) -> Node:
+        """Align the values of a CASE with each other, and a tested operand with its tests."""
         if (operand := node.operand) is not None:
             tests = tuple(
-                (self._comparison("=", operand, when, Call("=", (operand, when))), then)
+                (self._convert_comparison("=", operand, when, Call("=", (operand, when))), then)
                 for when, then in node.branches
             )
             if all(
@@ -116,45 +116,45 @@ class _Typer:
         values = [then for _, then in node.branches]
         values += [] if node.otherwise is None else [node.otherwise]
 
-        def rebuilt(kept: tuple[Node, ...]) -> Node:
+        def rebuild(kept: tuple[Node, ...]) -> Node:
             pairs = zip(node.branches, kept, strict=False)
             branches = tuple((when, value) for (when, _), value in pairs)
             return Case(node.operand, branches, None if node.otherwise is None else kept[-1])
 
-        return self._beside(node, tuple(values), rebuilt)
+        return self._align_decimals(node, tuple(values), rebuild)
 
-    def _beside(
-        self, node: Node, args: tuple[Node, ...], rebuilt: Callable[[tuple[Node, ...]], Node]
+    def _align_decimals(
+        self, node: Node, args: tuple[Node, ...], rebuild: Callable[[tuple[Node, ...]], Node]
     ) -> Node:
-        """Decimal constants become floats beside a float, and beside what is no number."""
+        """Turn decimal constants into floats if another argument is neither integer nor decimal."""
         if not any(map(_is_decimal, args)):
             return node
-        others = [self._type(arg) for arg in args if not _is_decimal(arg)]
+        others = [self._type_of(arg) for arg in args if not _is_decimal(arg)]
         if all(pt.is_integer(kind) or pt.is_decimal(kind) or pt.is_null(kind) for kind in others):
             return node
-        return rebuilt(tuple(map(_as_float, args)))
+        return rebuild(tuple(map(_to_float_node, args)))
 
-    def _comparison(self, operator: str, left: Node, right: Node, node: Node) -> Node:
-        if not columns(left):
+    def _convert_comparison(self, operator: str, left: Node, right: Node, node: Node) -> Node:
+        if not find_columns(left):
             left, right = right, left
             operator = _MIRRORED.get(operator, operator)
-        if not columns(left):
+        if not find_columns(left):
             return node
-        if columns(right):
-            return self._of_terms(operator, left, right, node)
-        constant = self._folded(right)
-        if not isinstance(constant, Literal) or not constant.value.is_valid:
+        if find_columns(right):
+            return self._convert_term_comparison(operator, left, right, node)
+        constant = self._fold(right)
+        if not isinstance(constant, Constant) or not constant.value.is_valid:
             return node
-        found = self._exact(operator, left, constant.value)
+        found = self._compare_exactly(operator, left, constant.value)
         return node if found is None else found
 
-    def _of_terms(self, operator: str, left: Node, right: Node, node: Node) -> Node:
-        """Two terms, in a common type that holds the values of both."""
-        kinds = self._type(left), self._type(right)
+    def _convert_term_comparison(self, operator: str, left: Node, right: Node, node: Node) -> Node:
+        """Compare two terms in a common type that holds the values of both."""
+        kinds = self._type_of(left), self._type_of(right)
         if any(map(pt.is_decimal, kinds)):
             if any(map(pt.is_floating, kinds)):
                 wide: pa.DataType = pa.float64()
-            elif (common := _common_decimal(*kinds)) is not None:
+            elif (common := _find_common_decimal(*kinds)) is not None:
                 wide = common
             else:
                 return node
@@ -165,149 +165,155 @@ class _Typer:
             )
         return node
 
-    def _exact(self, operator: str, term: Node, value: pa.Scalar) -> Node | None:
-        """`term operator value` with a constant of the term's own type; None to leave it as is."""
-        kind = self._type(term)
+    def _compare_exactly(self, operator: str, term: Node, value: pa.Scalar) -> Node | None:
+        """Return `term operator value` with a constant of the term's type; None to keep it."""
+        kind = self._type_of(term)
         if kind == value.type:
             return None
         if pt.is_floating(kind):
             if not (pt.is_decimal(value.type) or pt.is_integer(value.type)):
                 return None
-            return Call(operator, (term, Literal(_float(value))))
+            return Call(operator, (term, Constant(_to_float(value))))
         if pt.is_decimal(kind) and pt.is_floating(value.type):
             if not _is_beyond_decimals(value):
-                return Call(operator, (Cast(term, pa.float64()), Literal(_float(value))))
-        elif (comparable := self._comparable(kind, value)) is None:
+                return Call(operator, (Cast(term, pa.float64()), Constant(_to_float(value))))
+        elif (comparable := self._to_comparable(kind, value)) is None:
             return None
         else:
             value = comparable
-        return _on_line(operator, term, kind, value)
+        return _compare_with_floor(operator, term, kind, value)
 
-    def _comparable(self, kind: pa.DataType, value: pa.Scalar) -> pa.Scalar | None:
-        """The constant on the line of a type's values; None where they have no common line."""
+    def _to_comparable(self, kind: pa.DataType, value: pa.Scalar) -> pa.Scalar | None:
+        """Return the constant in a type that compares exactly with `kind`; None if none does."""
         if pt.is_integer(kind) and pt.is_floating(value.type):
             return value if _is_beyond_decimals(value) else None
         if is_text(value.type):
-            return self._spelled(kind, value.as_py())
+            return self._parse_text(kind, value.as_py())
         if pt.is_timestamp(kind) and kind.tz is not None:
             naive = pt.is_date(value.type) or (pt.is_timestamp(value.type) and not value.type.tz)
             if naive:
-                return self._moment(Literal(value), kind.tz)
-        return value if lines_meet(kind, value.type) else None
+                return self._to_timestamp(Constant(value), kind.tz)
+        return value if can_compare_exactly(kind, value.type) else None
 
-    def _spelled(self, kind: pa.DataType, text: str) -> pa.Scalar | None:
-        """The value of a type's line that a text spells; None if it is none, or of another type."""
+    def _parse_text(self, kind: pa.DataType, text: str) -> pa.Scalar | None:
+        """Parse a text as a value comparable with `kind`; None if it is not one."""
         if pt.is_decimal(kind):
-            return _spelled_decimal(text)
+            return _parse_decimal(text)
         if pt.is_timestamp(kind):
-            return self._moment(Literal(pa.scalar(text)), kind.tz)
+            return self._to_timestamp(Constant(pa.scalar(text)), kind.tz)
         if pt.is_date(kind):
-            return self._moment(Literal(pa.scalar(text)), None)
+            return self._to_timestamp(Constant(pa.scalar(text)), None)
         if pt.is_time(kind):
-            return self._cast(Literal(pa.scalar(text)), pa.time64("ns"))
+            return self._try_cast(Constant(pa.scalar(text)), pa.time64("ns"))
         return None
 
-    def _moment(self, constant: Literal, zone: str | None) -> pa.Scalar | None:
-        """A text, a date or a timestamp without zone as a moment, in the finest unit it fits."""
-        units = (self._cast(constant, pa.timestamp(unit, zone)) for unit in ("ns", "us", "ms", "s"))
-        return next((moment for moment in units if moment is not None), None)
+    def _to_timestamp(self, constant: Constant, zone: str | None) -> pa.Scalar | None:
+        """Convert a text, date or local timestamp to a timestamp of the finest unit that fits."""
+        units = (
+            self._try_cast(constant, pa.timestamp(unit, zone)) for unit in ("ns", "us", "ms", "s")
+        )
+        return next((timestamp for timestamp in units if timestamp is not None), None)
 
-    def _cast(self, constant: Literal, kind: pa.DataType) -> pa.Scalar | None:
+    def _try_cast(self, constant: Constant, kind: pa.DataType) -> pa.Scalar | None:
         try:
-            found = self._folded(Cast(constant, kind))
+            found = self._fold(Cast(constant, kind))
         except PhalanxError:
             return None
-        return found.value if isinstance(found, Literal) and found.value.is_valid else None
+        return found.value if isinstance(found, Constant) and found.value.is_valid else None
 
-    def _membership(self, arg: Node, items: tuple[Node, ...], negated: bool, node: InList) -> Node:
-        if not columns(arg):
+    def _convert_membership(
+        self, arg: Node, items: tuple[Node, ...], negated: bool, node: InList
+    ) -> Node:
+        if not find_columns(arg):
             return node
-        kind = self._type(arg)
+        kind = self._type_of(arg)
         constants: list[pa.Scalar] = []
         for item in items:
-            found = item if isinstance(item, Literal) or columns(item) else self._folded(item)
-            if not isinstance(found, Literal):
-                return self._alternatives(arg, items, negated)
+            found = item if isinstance(item, Constant) or find_columns(item) else self._fold(item)
+            if not isinstance(found, Constant):
+                return self._expand_membership(arg, items, negated)
             constants.append(found.value)
-        if all(_is_plain(arg, kind, value) for value in constants):
-            return node if not pt.is_floating(kind) else _with_zeros(node, constants, kind)
+        if all(_is_compared_exactly(arg, kind, value) for value in constants):
+            return node if not pt.is_floating(kind) else _add_zeros(node, constants, kind)
         listed: list[Node] = []
         compared: Node = arg
         for value in constants:
             if not value.is_valid:
-                listed.append(Literal(value))
+                listed.append(Constant(value))
                 continue
-            match self._exact("=", arg, value) or Call("=", (arg, Literal(value))):
-                case Call(name="=", args=(side, Literal() as constant)):
+            match self._compare_exactly("=", arg, value) or Call("=", (arg, Constant(value))):
+                case Call(name="=", args=(side, Constant() as constant)):
                     compared = side
                     listed.append(constant)
                 case _:
-                    # The term cannot have this value: it decides nothing, except by NULL.
+                    # The term cannot have this value: only a NULL term matters.
                     pass
         if not listed:
-            return always(arg) if negated else never(arg)
-        sides = {item.value.type for item in listed if isinstance(item, Literal)}
+            return true_or_null(arg) if negated else false_or_null(arg)
+        sides = {item.value.type for item in listed if isinstance(item, Constant)}
         if len(sides - {pa.null()}) > 1:
-            return self._alternatives(arg, items, negated)
+            return self._expand_membership(arg, items, negated)
         found = InList(compared, tuple(listed), negated)
         if pt.is_floating(kind):
-            values = [item.value for item in listed if isinstance(item, Literal)]
-            return _with_zeros(found, values, pa.float64())
+            values = [item.value for item in listed if isinstance(item, Constant)]
+            return _add_zeros(found, values, pa.float64())
         return found
 
-    def _alternatives(self, arg: Node, items: tuple[Node, ...], negated: bool) -> Node:
-        """IN as the equalities that it means."""
-        tests = [self._comparison("=", arg, item, Call("=", (arg, item))) for item in items]
+    def _expand_membership(self, arg: Node, items: tuple[Node, ...], negated: bool) -> Node:
+        """Write IN as a chain of equalities."""
+        tests = [self._convert_comparison("=", arg, item, Call("=", (arg, item))) for item in items]
         found = tests[0]
         for test in tests[1:]:
             found = Call("OR", (found, test))
         return Call("NOT", (found,)) if negated else found
 
-    def _type(self, node: Node) -> pa.DataType:
+    def _type_of(self, node: Node) -> pa.DataType:
         match node:
-            case Literal(value=value):
+            case Constant(value=value):
                 return value.type
             case Cast(type=kind):
                 return kind
-        kind = self._ask(node)
+        kind = self._infer_type(node)
         return kind.value_type if pt.is_dictionary(kind) else kind
 
 
-def _on_line(operator: str, term: Node, kind: pa.DataType, value: pa.Scalar) -> Node | None:
-    if not lines_meet(kind, value.type):
+def _compare_with_floor(
+    operator: str, term: Node, kind: pa.DataType, value: pa.Scalar
+) -> Node | None:
+    if not can_compare_exactly(kind, value.type):
         return None
-    floor, flag = line_floor(kind, value)
+    floor, flag = find_floor(kind, value)
     if floor is not None and flag:
-        return Call(operator, (term, Literal(floor)))
+        return Call(operator, (term, Constant(floor)))
     match operator:
         case "=":
-            return never(term)
+            return false_or_null(term)
         case "!=":
-            return always(term)
+            return true_or_null(term)
         case "IS DISTINCT FROM":
-            return Literal(pa.scalar(True))
+            return Constant(pa.scalar(True))
         case "IS NOT DISTINCT FROM":
-            return Literal(pa.scalar(False))
+            return Constant(pa.scalar(False))
     if floor is None:
         is_above = flag
-        return always(term) if (operator in (">", ">=")) == is_above else never(term)
-    return Call({"<": "<=", ">=": ">"}.get(operator, operator), (term, Literal(floor)))
+        return true_or_null(term) if (operator in (">", ">=")) == is_above else false_or_null(term)
+    return Call({"<": "<=", ">=": ">"}.get(operator, operator), (term, Constant(floor)))
 
 
-def _with_zeros(node: InList, values: Sequence[pa.Scalar], kind: pa.DataType) -> InList:
+def _add_zeros(node: InList, values: Sequence[pa.Scalar], kind: pa.DataType) -> InList:
     valid = [value for value in values if value.is_valid]
-    both = with_both_zeros(pa.array(valid, kind))
+    both = add_both_zeros(pa.array(valid, kind))
     if len(both) == len(valid):
         return node
-    known = tuple(Literal(value) for value in both)
+    known = tuple(Constant(value) for value in both)
     unknown = tuple(
-        item for item in node.items if isinstance(item, Literal) and not item.value.is_valid
+        item for item in node.items if isinstance(item, Constant) and not item.value.is_valid
     )
     return replace(node, items=known + unknown)
 
 
-def _is_plain(arg: Node, kind: pa.DataType, value: pa.Scalar) -> bool:
-    """Whether DataFusion compares the constant exactly as it is."""
+def _is_compared_exactly(arg: Node, kind: pa.DataType, value: pa.Scalar) -> bool:
+    """Return whether DataFusion already compares the constant exactly."""
     if kind == value.type or not value.is_valid:
         return True
     return bool(
@@ -318,50 +324,50 @@ def _is_plain(arg: Node, kind: pa.DataType, value: pa.Scalar) -> bool:
     )
 
 
-def _common_decimal(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
-    """A decimal of 256 bits for both, where 128 bits have too few digits; None where they do."""
-    shapes = [_digits(kind) for kind in (one, two)]
+def _find_common_decimal(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
+    """Return a decimal256 type for both if decimal128 has too few digits; else None."""
+    shapes = [_count_digits(kind) for kind in (one, two)]
     if None in shapes:
         return None
     known = [shape for shape in shapes if shape is not None]
     scale = max(scale for _, scale in known)
     digits = max(whole for whole, _ in known) + scale
-    return pa.decimal256(digits, scale) if 38 < digits <= MOST_DIGITS else None
+    return pa.decimal256(digits, scale) if 38 < digits <= MAX_DECIMAL_DIGITS else None
 
 
-def _digits(kind: pa.DataType) -> tuple[int, int] | None:
-    """How many digits stand before the point, and how many behind it."""
+def _count_digits(kind: pa.DataType) -> tuple[int, int] | None:
+    """Return the number of digits before and after the decimal point."""
     if pt.is_integer(kind):
         return 20, 0
     return (kind.precision - kind.scale, max(kind.scale, 0)) if pt.is_decimal(kind) else None
 
 
 def _is_decimal(node: Node) -> bool:
-    return isinstance(node, Literal) and pt.is_decimal(node.value.type)
+    return isinstance(node, Constant) and pt.is_decimal(node.value.type)
 
 
-def _as_float(node: Node) -> Node:
-    if isinstance(node, Literal) and pt.is_decimal(node.value.type):
-        return Literal(_float(node.value))
+def _to_float_node(node: Node) -> Node:
+    if isinstance(node, Constant) and pt.is_decimal(node.value.type):
+        return Constant(_to_float(node.value))
     return node
 
 
-def _float(value: pa.Scalar) -> pa.Scalar:
-    """The float next to a number; Arrow's own cast rounds twice."""
+def _to_float(value: pa.Scalar) -> pa.Scalar:
+    """Return the float nearest to a number; Arrow's cast rounds twice."""
     number = value.as_py()
     return pa.scalar(None if number is None else float(number), pa.float64())
 
 
 def _is_beyond_decimals(value: pa.Scalar) -> bool:
-    """Whether a float is too large or too small to be written as a decimal."""
+    """Return whether a float is too large or too small for a decimal."""
     number = value.as_py()
     if number != number or number in (float("inf"), float("-inf")) or number == 0:
         return False
     size = abs(Fraction(number))
-    return not Fraction(1, 10**MOST_DIGITS) <= size < 10**MOST_DIGITS
+    return not Fraction(1, 10**MAX_DECIMAL_DIGITS) <= size < 10**MAX_DECIMAL_DIGITS
 
 
-def _spelled_decimal(text: str) -> pa.Scalar | None:
+def _parse_decimal(text: str) -> pa.Scalar | None:
     try:
         number = Decimal(text.strip())
         _, digits, exponent = number.as_tuple()
@@ -371,6 +377,6 @@ def _spelled_decimal(text: str) -> pa.Scalar | None:
         return None
     scale = max(-exponent, 0)
     precision = max(len(digits) + max(exponent, 0), scale, 1)
-    if precision > MOST_DIGITS:
+    if precision > MAX_DECIMAL_DIGITS:
         return None
     return pa.scalar(number, pa.decimal256(precision, scale))

@@ -1,15 +1,19 @@
-"""How many operators stand in a row, told from the text alone.
+"""Limits on the length and depth of an expression.
 
-DataFusion reads `a + b + c` as nested pairs. It ends the whole process when many thousands of
-them exhaust its stack, so the text is looked at before DataFusion sees it.
+DataFusion parses `a + b + c` as nested pairs. Many thousands of them exhaust its stack and end the
+whole process, so the text is checked before DataFusion parses it.
 """
 
 from __future__ import annotations
 
 import re
 
-MOST_JUNCTIONS = 5000
-MOST_OPERATORS = 1000
+# Python's stack allows this depth when several functions recurse into an expression.
+MAX_DEPTH = 128
+TOO_DEEP = f"it has more than {MAX_DEPTH} levels of operators or calls. Write it in fewer"
+# AND and OR, and other operators, in one chain.
+MAX_JUNCTIONS = 5000
+MAX_OPERATORS = 1000
 _OPERATOR = r"[-+*/%|&^~<>=!]+|::|\b(?:not|is|in|like|ilike|between|similar)\b"
 _JUNCTION = r"\b(?:and|or)\b"
 _ANY_OPERATOR = re.compile(f"{_OPERATOR}|{_JUNCTION}", re.IGNORECASE)
@@ -20,12 +24,12 @@ _TOKENS = re.compile(
 )
 
 
-def has_endless_chain(text: str) -> bool:
-    """Whether more AND and OR, or more other operators, follow each other than is bearable."""
-    # Most texts are short, and long lists of values have few operators.
-    if len(text) <= MOST_OPERATORS or len(_ANY_OPERATOR.findall(text)) <= MOST_OPERATORS:
+def has_too_long_chain(text: str) -> bool:
+    """Return whether a chain of AND and OR, or of other operators, exceeds its limit."""
+    # Most texts are short, and long lists of values have few operators: check that first.
+    if len(text) <= MAX_OPERATORS or len(_ANY_OPERATOR.findall(text)) <= MAX_OPERATORS:
         return False
-    # At each level of parentheses: AND and OR so far, and other operators since the last of them.
+    # Per level of parentheses: the ANDs and ORs so far, and other operators since the last one.
     levels = [(0, 0)]
     for token in _TOKENS.finditer(text):
         junctions, operators = levels[-1]
@@ -41,6 +45,6 @@ def has_endless_chain(text: str) -> bool:
             case "mark", _:
                 levels[-1] = (0, 0)
         junctions, operators = levels[-1]
-        if junctions > MOST_JUNCTIONS or operators > MOST_OPERATORS:
+        if junctions > MAX_JUNCTIONS or operators > MAX_OPERATORS:
             return True
     return False

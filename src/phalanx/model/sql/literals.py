@@ -1,7 +1,7 @@
-"""Constants: their SQL text, their neighbours in order, and one form for equal floats.
+"""Constants: their SQL text, their order, and a normal form of equal values.
 
-Lance and DataFusion read the same text for every type here, except that Lance takes a plain
-INT64_MIN for a float: it is always written as a cast.
+Lance and DataFusion parse the same text for every type here, except that Lance parses a plain
+INT64_MIN as a float: it is always written as a cast.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _PLAIN_NAMES: dict[pa.DataType, str] = {
 
 
 class NotExpressible(PhalanxError):
-    """DataFusion understands this part of an expression, but Phalanx cannot write it down."""
+    """DataFusion can parse this part of an expression, but Phalanx cannot render it as SQL."""
 
 
-def quote(name: str, mark: str) -> str:
-    """An identifier in quotes of the given kind."""
+def quote_identifier(name: str, mark: str) -> str:
+    """Quote an identifier with the given mark."""
     return mark + name.replace(mark, mark * 2) + mark
 
 
-def text_sql(text: str) -> str:
-    """A string as an SQL literal."""
+def quote_string(text: str) -> str:
+    """Quote a string as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def type_name(data_type: pa.DataType) -> str:
-    """The name by which `arrow_cast` knows a type."""
+def to_type_name(data_type: pa.DataType) -> str:
+    """Return the name of a type for `arrow_cast`."""
     if (name := _PLAIN_NAMES.get(data_type)) is not None:
         return name
     if pt.is_timestamp(data_type):
@@ -77,96 +77,97 @@ def type_name(data_type: pa.DataType) -> str:
     if pt.is_fixed_size_binary(data_type):
         return f"FixedSizeBinary({data_type.byte_width})"
     if pt.is_dictionary(data_type):
-        return f"Dictionary({type_name(data_type.index_type)}, {type_name(data_type.value_type)})"
+        index, value = to_type_name(data_type.index_type), to_type_name(data_type.value_type)
+        return f"Dictionary({index}, {value})"
     raise NotExpressible(f"a constant of type {data_type}")
 
 
-def comparand_sql(value: pa.Scalar) -> str:
-    """A constant to be compared with a column of its own type: readable, and exact beside it."""
+def render_comparand(value: pa.Scalar) -> str:
+    """Render a constant for comparison with a column of its type: readable, and exact there."""
     data_type = value.type
     if value.is_valid:
         if pt.is_integer(data_type) and value.as_py() != _INT64_MIN:
             return str(value.as_py())
         if pt.is_large_string(data_type) or pt.is_string_view(data_type):
-            return text_sql(value.as_py())
+            return quote_string(value.as_py())
         if data_type == pa.float64() and math.isfinite(number := value.as_py()) and number != 0:
             return repr(number)
-    return typed_sql(value)
+    return render_typed(value)
 
 
-def comparands_sql(values: pa.Array) -> list[str]:
-    """Many constants of one type, each as `comparand_sql` has it."""
+def render_comparands(values: pa.Array) -> list[str]:
+    """Render many constants of one type, each as `render_comparand` does."""
     if pt.is_integer(values.type) and _INT64_MIN not in (numbers := values.to_pylist()):
         return list(map(str, numbers))
     if pt.is_string(values.type) or pt.is_large_string(values.type):
-        return [text_sql(text) for text in values.to_pylist()]
-    return [comparand_sql(value) for value in values]
+        return [quote_string(text) for text in values.to_pylist()]
+    return [render_comparand(value) for value in values]
 
 
-def plain_texts(values: pa.Array) -> list[str]:
-    """Constants as people write them: dates and times as text, numbers as digits."""
-    return [_plain_text(value) for value in values]
+def render_readable(values: pa.Array) -> list[str]:
+    """Render constants for people: dates and times as text, numbers as digits."""
+    return [_render_readable_value(value) for value in values]
 
 
-def _plain_text(value: pa.Scalar) -> str:
+def _render_readable_value(value: pa.Scalar) -> str:
     data_type = value.type
     if pt.is_decimal(data_type):
         return format(value.as_py(), "f")
     if pt.is_floating(data_type):
         return repr(float(value.as_py()))
-    if pt.is_temporal(data_type) and (shown := iso_text(value)) is not None:
+    if pt.is_temporal(data_type) and (shown := format_iso(value)) is not None:
         zoned = pt.is_timestamp(data_type) and data_type.tz is not None
-        return text_sql(shown + "Z" if zoned else shown)
-    return comparand_sql(value)
+        return quote_string(shown + "Z" if zoned else shown)
+    return render_comparand(value)
 
 
-def typed_sql(value: pa.Scalar) -> str:
-    """A constant that DataFusion and Lance read back as the same value of the same type."""
+def render_typed(value: pa.Scalar) -> str:
+    """Render a constant that DataFusion and Lance parse to the same value of the same type."""
     data_type = value.type
     if not value.is_valid:
-        return f"arrow_cast(NULL, '{type_name(data_type)}')"
+        return f"arrow_cast(NULL, '{to_type_name(data_type)}')"
     if pt.is_boolean(data_type):
         return "true" if value.as_py() else "false"
     if data_type == pa.int64() and value.as_py() != _INT64_MIN:
         return str(value.as_py())
     if pt.is_integer(data_type):
-        return _cast(text_sql(str(value.as_py())), data_type)
+        return _render_cast(quote_string(str(value.as_py())), data_type)
     if pt.is_floating(data_type):
-        return _float_sql(float(value.as_py()), data_type)
+        return _render_float(float(value.as_py()), data_type)
     if pt.is_decimal(data_type):
-        return _decimal_sql(value)
+        return _render_decimal(value)
     if pt.is_string(data_type):
-        return text_sql(value.as_py())
+        return quote_string(value.as_py())
     if pt.is_large_string(data_type) or pt.is_string_view(data_type):
-        return _cast(text_sql(value.as_py()), data_type)
+        return _render_cast(quote_string(value.as_py()), data_type)
     if _is_bytes(data_type):
         hexed = f"X'{value.as_py().hex()}'"
-        return hexed if pt.is_binary(data_type) else _cast(hexed, data_type)
+        return hexed if pt.is_binary(data_type) else _render_cast(hexed, data_type)
     if pt.is_temporal(data_type) and not pt.is_interval(data_type):
-        return _temporal_sql(value)
+        return _render_temporal(value)
     if pt.is_interval(data_type):
         months, days, nanoseconds = value.as_py()
         return f"INTERVAL '{months} MONTHS {days} DAYS {nanoseconds} NANOSECONDS'"
     if pt.is_dictionary(data_type):
-        return _cast(typed_sql(value.value), data_type)
+        return _render_cast(render_typed(value.value), data_type)
     if pt.is_list(data_type):
-        return f"make_array({', '.join(map(typed_sql, value.values))})"
+        return f"make_array({', '.join(map(render_typed, value.values))})"
     if pt.is_struct(data_type):
-        pairs = (f"{text_sql(name)}, {typed_sql(item)}" for name, item in value.items())
+        pairs = (f"{quote_string(name)}, {render_typed(item)}" for name, item in value.items())
         return f"named_struct({', '.join(pairs)})"
     raise NotExpressible(f"a constant of type {data_type}")
 
 
-def _cast(sql: str, data_type: pa.DataType) -> str:
-    return f"arrow_cast({sql}, '{type_name(data_type)}')"
+def _render_cast(sql: str, data_type: pa.DataType) -> str:
+    return f"arrow_cast({sql}, '{to_type_name(data_type)}')"
 
 
-def _decimal_sql(value: pa.Scalar) -> str:
-    data_type, digits = value.type, text_sql(format(value.as_py(), "f"))
+def _render_decimal(value: pa.Scalar) -> str:
+    data_type, digits = value.type, quote_string(format(value.as_py(), "f"))
     if data_type.scale >= 0:
-        return _cast(digits, data_type)
-    # Text is not cast to a negative scale; whole numbers are.
-    return _cast(_cast(digits, pa.decimal256(76, 0)), data_type)
+        return _render_cast(digits, data_type)
+    # Text cannot be cast to a negative scale; integers can.
+    return _render_cast(_render_cast(digits, pa.decimal256(76, 0)), data_type)
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
@@ -178,110 +179,112 @@ def _is_bytes(data_type: pa.DataType) -> bool:
     )
 
 
-def _float_sql(number: float, data_type: pa.DataType) -> str:
-    # Plain digits would be a decimal.
+def _render_float(number: float, data_type: pa.DataType) -> str:
+    # Plain digits would be parsed as a decimal.
     if math.isinf(number):
-        return _cast("'inf'" if number > 0 else "'-inf'", data_type)
-    return _cast("'NaN'" if math.isnan(number) else text_sql(repr(number)), data_type)
+        return _render_cast("'inf'" if number > 0 else "'-inf'", data_type)
+    return _render_cast("'NaN'" if math.isnan(number) else quote_string(repr(number)), data_type)
 
 
-def _temporal_sql(value: pa.Scalar) -> str:
+def _render_temporal(value: pa.Scalar) -> str:
     data_type = value.type
-    shown = iso_text(value)
+    shown = format_iso(value)
     if shown is None:
-        # Only times of 32 bits cannot be had from the int64 that plain digits are.
-        ticks = str(ordinal(value))
-        return _cast(_cast(ticks, pa.int32()) if pt.is_time32(data_type) else ticks, data_type)
+        # Plain digits are int64, which casts to every type here except 32-bit times.
+        ticks = str(to_ordinal(value))
+        return _render_cast(
+            _render_cast(ticks, pa.int32()) if pt.is_time32(data_type) else ticks, data_type
+        )
     if pt.is_date32(data_type):
         return f"DATE '{shown}'"
     zoned = pt.is_timestamp(data_type) and data_type.tz is not None
-    return _cast(text_sql(shown + "Z" if zoned else shown), data_type)
+    return _render_cast(quote_string(shown + "Z" if zoned else shown), data_type)
 
 
-def iso_text(value: pa.Scalar) -> str | None:
-    """A date, time or timestamp (in UTC) in ISO form; None where years run past four digits."""
+def format_iso(value: pa.Scalar) -> str | None:
+    """Format a date, time or timestamp (in UTC) by ISO 8601; None if the year is out of range."""
     data_type = value.type
     if pt.is_duration(data_type):
         return None
     if pt.is_time(data_type):
-        nanoseconds = ordinal(value) * _NANOSECONDS[data_type.unit]
+        nanoseconds = to_ordinal(value) * _NANOSECONDS[data_type.unit]
         seconds, fraction = divmod(nanoseconds, 10**9)
         if not 0 <= seconds < 86_400:
             return None
         whole = (datetime.min + timedelta(seconds=seconds)).time()
-        return whole.isoformat() + _fraction_text(fraction)
+        return whole.isoformat() + _format_fraction(fraction)
     unit = _DAY if pt.is_date32(data_type) else _NANOSECONDS[getattr(data_type, "unit", "ms")]
-    seconds, fraction = divmod(ordinal(value) * unit, 10**9)
+    seconds, fraction = divmod(to_ordinal(value) * unit, 10**9)
     try:
         moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)
     except OverflowError:
         return None
     if pt.is_date(data_type) and moment.time() == time.min and not fraction:
         return moment.date().isoformat()
-    return moment.isoformat() + _fraction_text(fraction)
+    return moment.isoformat() + _format_fraction(fraction)
 
 
-def _fraction_text(nanoseconds: int) -> str:
+def _format_fraction(nanoseconds: int) -> str:
     return "" if nanoseconds == 0 else f".{nanoseconds:09d}".rstrip("0")
 
 
 def is_text(data_type: pa.DataType) -> bool:
-    """Whether it is a type of texts."""
+    """Return whether it is a string type."""
     return bool(
         pt.is_string(data_type) or pt.is_large_string(data_type) or pt.is_string_view(data_type)
     )
 
 
-def storage_type(data_type: pa.DataType) -> pa.DataType | None:
-    """The integer type that holds a date, time, timestamp or duration; None for other types."""
+def storage_type_of(data_type: pa.DataType) -> pa.DataType | None:
+    """Return the integer type that stores a date, time, timestamp or duration; else None."""
     if pt.is_temporal(data_type) and not pt.is_interval(data_type):
         return pa.int32() if data_type.bit_width == 32 else pa.int64()
     return None
 
 
-def ordinal(value: pa.Scalar) -> Any:
-    """A valid constant as the Python number, text or bytes that orders like it in its type.
+def to_ordinal(value: pa.Scalar) -> Any:
+    """Return a valid constant as a Python number, text or bytes with the same order.
 
     Dates, times and decimals give the integer that stores them.
     """
     if pt.is_decimal(value.type):
         return int(value.as_py().scaleb(value.type.scale, _WIDE))
-    storage = storage_type(value.type)
+    storage = storage_type_of(value.type)
     return value.as_py() if storage is None else value.cast(storage).as_py()
 
 
 def from_ordinal(number: Any, data_type: pa.DataType) -> pa.Scalar:
-    """The constant of `data_type` whose `ordinal` is `number`; raises if the type ends before."""
+    """Return the constant of `data_type` with this ordinal; raise if it is out of range."""
     if pt.is_decimal(data_type):
         return pa.scalar(Decimal(number).scaleb(-data_type.scale, _WIDE), data_type)
-    storage = storage_type(data_type)
+    storage = storage_type_of(data_type)
     if storage is None:
         return pa.scalar(number, data_type)
     return pa.scalar(number, storage).cast(data_type)
 
 
-def successor(value: pa.Scalar) -> pa.Scalar | None:
-    """The next larger value of a discrete type; None past the last one, or where there is none."""
-    return _neighbour(value, 1)
+def find_successor(value: pa.Scalar) -> pa.Scalar | None:
+    """Return the next larger value of a discrete type; None if there is none."""
+    return _find_neighbour(value, 1)
 
 
-def predecessor(value: pa.Scalar) -> pa.Scalar | None:
-    """The next smaller value of a discrete type; None before the first, or where there is none."""
-    return _neighbour(value, -1)
+def find_predecessor(value: pa.Scalar) -> pa.Scalar | None:
+    """Return the next smaller value of a discrete type; None if there is none."""
+    return _find_neighbour(value, -1)
 
 
 def is_discrete(data_type: pa.DataType) -> bool:
-    """Whether every value but the extremes has a next and a previous one."""
+    """Return whether every value but the extremes has a successor and a predecessor."""
     return bool(
         pt.is_integer(data_type)
         or pt.is_boolean(data_type)
         or pt.is_decimal(data_type)
         or data_type == pa.float64()
-        or storage_type(data_type) is not None
+        or storage_type_of(data_type) is not None
     )
 
 
-def _neighbour(value: pa.Scalar, step: int) -> pa.Scalar | None:
+def _find_neighbour(value: pa.Scalar, step: int) -> pa.Scalar | None:
     data_type = value.type
     if data_type == pa.float64():
         number = value.as_py()
@@ -289,7 +292,7 @@ def _neighbour(value: pa.Scalar, step: int) -> pa.Scalar | None:
         return None if math.isnan(number) or nearest == number else pa.scalar(nearest)
     if pt.is_boolean(data_type):
         return pa.scalar(step > 0) if value.as_py() is (step < 0) else None
-    following = ordinal(value) + step
+    following = to_ordinal(value) + step
     if pt.is_time(data_type) and not 0 <= following * _NANOSECONDS[data_type.unit] < _DAY:
         return None
     try:
@@ -298,47 +301,49 @@ def _neighbour(value: pa.Scalar, step: int) -> pa.Scalar | None:
         return None
 
 
-def has_utc_meaning(data_type: pa.DataType) -> bool:
-    """Whether calendar parts of the column are the same in SQL as in UTC."""
+def has_utc_calendar(data_type: pa.DataType) -> bool:
+    """Return whether SQL computes the calendar parts of the type in UTC."""
     if not pt.is_timestamp(data_type) or data_type.tz is None:
         return True
     return data_type.tz.upper() in {"UTC", "Z", "+00:00", "-00:00", "ETC/UTC"}
 
 
-def distinct(values: pa.Array) -> pa.Array:
-    """The values without repetition."""
-    return encoded(values).dictionary
+def drop_duplicates(values: pa.Array) -> pa.Array:
+    """Return the distinct values."""
+    return dictionary_encode(values).dictionary
 
 
-def encoded(values: pa.Array) -> pa.DictionaryArray:
-    """The values as codes into their distinct ones, NULL among them."""
+def dictionary_encode(values: pa.Array) -> pa.DictionaryArray:
+    """Encode the values as indices into their distinct values, NULL included."""
     if pt.is_decimal(values.type) and values.type.bit_width < 128:
-        # Arrow groups no narrower decimals.
-        wide = encoded(values.cast(pa.decimal128(values.type.precision, values.type.scale)))
+        # Arrow cannot encode narrower decimals.
+        wide = dictionary_encode(
+            values.cast(pa.decimal128(values.type.precision, values.type.scale))
+        )
         return pa.DictionaryArray.from_arrays(wide.indices, wide.dictionary.cast(values.type))
     return values.dictionary_encode(null_encoding="encode")
 
 
-def with_both_zeros(values: pa.Array) -> pa.Array:
-    """Floats with both zeros if one is among them, as SQL takes them for equal.
+def add_both_zeros(values: pa.Array) -> pa.Array:
+    """Add the other zero to floats that contain one: SQL treats 0.0 and -0.0 as equal.
 
-    So do Lance and DataFusion, but not in a longer IN, nor in one of a cast column.
+    Lance and DataFusion do so too, but not in a long IN, nor in an IN on a cast column.
     """
     if not pt.is_floating(values.type) or len(values) < 2 or 0 not in values.to_pylist():
         return values
     zeros = pa.array([0.0, -0.0]).cast(values.type)
-    return distinct(pa.concat_arrays([values, zeros]))
+    return drop_duplicates(pa.concat_arrays([values, zeros]))
 
 
-def one_form(values: pa.Array) -> pa.Array:
-    """Floats with one zero and one NaN, dictionaries decoded; other arrays unchanged."""
+def normalize_values(values: pa.Array) -> pa.Array:
+    """Normalize floats to one zero and one NaN and decode dictionaries; keep other arrays."""
     if pt.is_dictionary(values.type):
-        return one_form(values.dictionary_decode())
+        return normalize_values(values.dictionary_decode())
     if not pt.is_floating(values.type):
         return values
     if values.type == pa.float16():
         # Arrow cannot compare half floats.
-        return one_form(values.cast(pa.float32())).cast(pa.float16())
+        return normalize_values(values.cast(pa.float32())).cast(pa.float16())
     zero, nan = pa.scalar(0.0, values.type), pa.scalar(math.nan, values.type)
     values = pc.if_else(pc.equal(values, zero), zero, values)
     return pc.if_else(pc.is_nan(values), nan, values)

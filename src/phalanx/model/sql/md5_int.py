@@ -1,7 +1,7 @@
 """`md5_int`, the hash of the expression draft (its Appendix D): a signed 64-bit integer.
 
-It is the first 8 bytes of the MD5 digest, the first byte being the most significant. NULL gives
-NULL. The draft hashes text; of every other type these are the bytes:
+It is the first 8 bytes of the MD5 digest, most significant byte first. NULL gives NULL. The draft
+hashes text; for each type these bytes are hashed:
 
 | type                                | bytes                                                |
 |-------------------------------------|------------------------------------------------------|
@@ -11,11 +11,12 @@ NULL. The draft hashes text; of every other type these are the bytes:
 | integer, decimal, boolean, date,    | the text that DataFusion casts the value to:         |
 | time, timestamp (zoned ones in UTC) | `42`, `14.20`, `true`, `2025-12-10`                  |
 
-So a number hashes alike whatever its width, as the draft's rule 3 demands, and a day in both types
-of dates. The draft's note has the hash as a cast of hex text, which cannot run: its words count.
+So equal numbers of different widths have the same hash, as the draft's rule 3 demands, and so do
+equal days of both date types. The draft's note defines the hash as a cast of hex text, which cannot
+run: its prose is followed instead.
 
-Over several values, `md5_int(concat(…))`, NULLs are ignored, and the result is NULL only where all
-of them are: the draft's rule 4 wins over `concat`, which would give an empty text.
+`md5_int(concat(…))` over several values ignores NULLs, and is NULL only where all of them are: the
+draft's rule 4 takes precedence over `concat`, which would give an empty text.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import pyarrow.types as pt
 from datafusion import col, functions
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.sql.session import relation
+from phalanx.model.sql.session import create_relation
 
 _HEX_VALUES = np.zeros(256, dtype=np.uint8)
 _HEX_VALUES[[*b"0123456789abcdef"]] = range(16)
@@ -38,8 +39,8 @@ _IS_BYTES = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary, pt.is_bi
 _IS_STRING = (pt.is_string, pt.is_large_string, pt.is_string_view)
 
 
-def is_hashed_as_it_is(value: pa.DataType) -> bool:
-    """Whether the bytes of a value are hashed, and not its text; refuses what has neither."""
+def is_hashed_as_bytes(value: pa.DataType) -> bool:
+    """Return whether the bytes of a value are hashed, not its text; refuse types without either."""
     if any(test(value) for test in (*_IS_BYTES, *_IS_STRING)):
         return True
     if pt.is_nested(value) or pt.is_interval(value) or pt.is_duration(value):
@@ -51,9 +52,9 @@ def is_hashed_as_it_is(value: pa.DataType) -> bool:
 
 
 def md5_int(*columns: pa.Array) -> pa.Array:
-    """The hash of each row's texts or bytes, one after the other; NULL only where all are."""
+    """Hash the concatenated texts or bytes of each row; NULL only where all are NULL."""
     parts = [column.cast(pa.large_binary()) for column in columns]
-    present = functools.reduce(operator.or_, (_is_present(part) for part in parts))
+    present = functools.reduce(operator.or_, (_find_present(part) for part in parts))
     joined = parts[0]
     if len(parts) > 1:
         end = pa.scalar(b"", pa.large_binary())
@@ -62,19 +63,19 @@ def md5_int(*columns: pa.Array) -> pa.Array:
         )
     numbers = np.zeros(len(present), dtype=np.int64)
     if present.any():
-        numbers[present] = _leading_int64(joined.filter(pa.array(present)))
+        numbers[present] = _hash_to_int64(joined.filter(pa.array(present)))
     return pa.array(numbers, mask=~present)
 
 
-def _is_present(column: pa.Array) -> np.ndarray:
+def _find_present(column: pa.Array) -> np.ndarray:
     found: np.ndarray = column.is_valid().to_numpy(zero_copy_only=False)
     return found
 
 
-def _leading_int64(values: pa.Array) -> np.ndarray:
-    """The first 8 bytes of each digest; every distinct value is hashed once."""
+def _hash_to_int64(values: pa.Array) -> np.ndarray:
+    """Return the first 8 bytes of each digest; every distinct value is hashed once."""
     encoded = values.dictionary_encode()
-    frame = relation(pa.RecordBatch.from_arrays([encoded.dictionary], names=["value"]))
+    frame = create_relation(pa.RecordBatch.from_arrays([encoded.dictionary], names=["value"]))
     hashed = frame.select(functions.md5(col("value")).alias("hash")).collect()
     hexed = pa.concat_arrays([batch.column(0).cast(pa.binary()) for batch in hashed])
     digests = hexed.cast(pa.binary(32))

@@ -1,8 +1,8 @@
-"""The two DataFusion sessions: what they know, what they must not do, and relations to ask about.
+"""The two DataFusion sessions, and relations to evaluate or check expressions against.
 
-One session computes values. The other only reads and type-checks SQL: it has no optimizer rule at
-all, because DataFusion's simplifications change what SQL means where a value is NULL. It also
-reads `0.1` as the decimal that it is, where the other one reads a float.
+The evaluation session computes values. The analysis session only parses and type-checks SQL: it has
+no optimizer rules, because DataFusion's simplifications change the meaning of SQL where a value is
+NULL. It parses `0.1` as a decimal; the evaluation session parses it as a float.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import ParamSpec, TypeVar
 import pyarrow as pa
 from datafusion import DataFrame, SessionConfig, SessionContext, udf
 
-# Lifted out of an expression before DataFusion runs it (see `engine`).
-LIFTED_FUNCTIONS = frozenset({"murmur3", "murmur3_multi", "md5_int"})
+# Extracted from an expression before DataFusion runs it (see `engine`).
+HASH_FUNCTIONS = frozenset({"murmur3", "murmur3_multi", "md5_int"})
 
-# Only simplification is wanted: the other rules cost time, and some hide parts of the expression.
+# Only simplification is useful: other rules cost time, and some hide parts of the expression.
 _UNWANTED_RULES = (
     *("rewrite_set_comparison", "optimize_unions", "replace_distinct_aggregate"),
     *("eliminate_join", "decorrelate_predicate_subquery", "scalar_subquery_to_join"),
@@ -31,107 +31,107 @@ _UNWANTED_RULES = (
     *("extract_leaf_expressions", "push_down_leaf_projections"),
 )
 _SIMPLIFYING_RULE = "simplify_expressions"
-_names = itertools.count()
-_first_use = threading.RLock()
+_table_numbers = itertools.count()
+_lock = threading.RLock()
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
-
-
-def _made_once(make: Callable[Given, Made]) -> Callable[Given, Made]:
-    """A cached function that threads cannot enter together: all of them get the same object."""
-
-    @wraps(make)
-    def made(*args: Given.args, **kwargs: Given.kwargs) -> Made:
-        with _first_use:
-            return make(*args, **kwargs)
-
-    return made
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
-@_made_once
+def _synchronize(create: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Run a cached function in one thread at a time, so that all threads get the same object."""
+
+    @wraps(create)
+    def create_locked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        with _lock:
+            return create(*args, **kwargs)
+
+    return create_locked
+
+
+@_synchronize
 @lru_cache(maxsize=1)
-def session() -> SessionContext:
-    """The session that computes the value of every expression."""
-    return _context(_UNWANTED_RULES, exact_numbers=False)
+def evaluation_session() -> SessionContext:
+    """Return the session that evaluates expressions."""
+    return _create_session(_UNWANTED_RULES, exact_numbers=False)
 
 
-@_made_once
+@_synchronize
 @lru_cache(maxsize=1)
-def checker() -> SessionContext:
-    """The session that reads and type-checks expressions, and changes nothing in them."""
-    return _context((*_UNWANTED_RULES, _SIMPLIFYING_RULE), exact_numbers=True)
+def analysis_session() -> SessionContext:
+    """Return the session that parses and type-checks expressions without changing them."""
+    return _create_session((*_UNWANTED_RULES, _SIMPLIFYING_RULE), exact_numbers=True)
 
 
-def _context(unwanted_rules: tuple[str, ...], *, exact_numbers: bool) -> SessionContext:
+def _create_session(unwanted_rules: tuple[str, ...], *, exact_numbers: bool) -> SessionContext:
     config = SessionConfig(
         {
             "datafusion.sql_parser.enable_ident_normalization": "false",
             "datafusion.sql_parser.parse_float_as_decimal": str(exact_numbers).lower(),
             "datafusion.catalog.information_schema": "true",
             "datafusion.execution.target_partitions": "1",
-            # Enough for what `engine` lets through, which renders with many parentheses.
+            # Enough for what `engine` accepts: it renders SQL with many parentheses.
             "datafusion.sql_parser.recursion_limit": "1000",
         }
     )
     context = SessionContext(config)
     for rule in unwanted_rules:
         context.remove_optimizer_rule(rule)
-    for name in LIFTED_FUNCTIONS:
-        context.register_udf(udf(_known_by_name_only, [pa.string()], pa.int64(), "immutable", name))
+    for name in HASH_FUNCTIONS:
+        context.register_udf(udf(_refuse_to_run, [pa.string()], pa.int64(), "immutable", name))
     return context
 
 
-def _known_by_name_only(values: pa.Array) -> pa.Array:
-    raise AssertionError("a lifted function is computed before DataFusion runs")
+def _refuse_to_run(values: pa.Array) -> pa.Array:
+    raise AssertionError("a hash function is computed before DataFusion runs")
 
 
-@_made_once
+@_synchronize
 @lru_cache(maxsize=1)
-def volatile_functions() -> frozenset[str]:
-    """The functions whose value depends on the time, the session or chance."""
-    rows = session().sql(
+def list_volatile_functions() -> frozenset[str]:
+    """List the functions whose value depends on the time, the session or randomness."""
+    rows = evaluation_session().sql(
         "SELECT routine_name FROM information_schema.routines WHERE NOT is_deterministic"
     )
-    # DataFusion calls these deterministic, yet they tell of the session or the file read.
+    # DataFusion calls these deterministic, but they depend on the session or the file read.
     return frozenset(rows.to_pydict()["routine_name"]) | {"version", "arrow_metadata"}
 
 
-def typed_as(schema: pa.Schema, *, exact_numbers: bool = True) -> DataFrame:
-    """An empty relation with the given columns, to bind expressions against.
+def create_empty_relation(schema: pa.Schema, *, exact_numbers: bool = True) -> DataFrame:
+    """Return an empty relation with the given columns, to bind expressions against.
 
-    It belongs to `checker`, or to `session` for a reader that takes `0.1` for a float. The frame
-    is made anew each time: it keeps the time of its making as `now()`.
+    It belongs to the analysis session, or without `exact_numbers` to the evaluation session. Each
+    call returns a new frame, because a frame fixes the value of `now()`.
     """
-    context = checker() if exact_numbers else session()
-    return context.table(_registered(schema, exact_numbers))
+    context = analysis_session() if exact_numbers else evaluation_session()
+    return context.table(_register_empty_table(schema, exact_numbers))
 
 
-@_made_once
+@_synchronize
 @lru_cache(maxsize=4096)
-def _registered(schema: pa.Schema, exact_numbers: bool) -> str:
-    """The name under which a session knows an empty table of the schema."""
+def _register_empty_table(schema: pa.Schema, exact_numbers: bool) -> str:
+    """Register an empty table of the schema in a session and return its name."""
     arrays = [pa.array([], field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema.remove_metadata())
-    name = f"__row_{next(_names)}__"
-    context = checker() if exact_numbers else session()
+    name = f"__row_{next(_table_numbers)}__"
+    context = analysis_session() if exact_numbers else evaluation_session()
     context.register_record_batches(name, [[batch]])
     return name
 
 
-def relation(batch: pa.RecordBatch) -> DataFrame:
-    """The batch as a relation that lives as long as the returned frame."""
-    name = f"__row_{next(_names)}__"
-    session().register_record_batches(name, [[batch]])
+def create_relation(batch: pa.RecordBatch) -> DataFrame:
+    """Return the batch as a relation that lives as long as the returned frame."""
+    name = f"__row_{next(_table_numbers)}__"
+    evaluation_session().register_record_batches(name, [[batch]])
     try:
-        return session().table(name)
+        return evaluation_session().table(name)
     finally:
-        session().deregister_table(name)
+        evaluation_session().deregister_table(name)
 
 
 @lru_cache(maxsize=1024)
-def type_called(name: str) -> pa.DataType:
-    """The Arrow type behind DataFusion's name for it."""
-    frame = session().sql(f"SELECT arrow_cast(NULL, '{name}') AS value")
+def parse_arrow_type(name: str) -> pa.DataType:
+    """Return the Arrow type with this DataFusion name."""
+    frame = evaluation_session().sql(f"SELECT arrow_cast(NULL, '{name}') AS value")
     data_type: pa.DataType = frame.schema().field(0).type
     return data_type

@@ -1,7 +1,7 @@
-"""SQL expressions as plain values: what DataFusion parsed, in a form that can be kept and compared.
+"""SQL expressions as immutable values that can be stored and compared.
 
-A `Node` is immutable, knows nothing of a session, and renders back to SQL that DataFusion reads
-as the very same expression: every literal keeps its Arrow type.
+A `Node` depends on no session, and renders to SQL that DataFusion parses to the same expression:
+every literal keeps its Arrow type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeAlias, assert_never
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.model.sql.literals import quote, type_name, typed_sql
+from phalanx.model.sql.literals import quote_identifier, render_typed, to_type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,19 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Literal:
-    """A constant with its exact Arrow type; equal only to the very same one, bit by bit."""
+class Constant:
+    """A constant with its Arrow type; equal only to a constant of the same type and bits."""
 
     value: pa.Scalar
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Literal) and self._bits() == other._bits()
+        return isinstance(other, Constant) and self._bits() == other._bits()
 
     def __hash__(self) -> int:
         return hash(self._bits())
 
     def _bits(self) -> tuple[pa.DataType, object]:
-        """Arrow takes both zeros for equal, and no NaN for equal to itself."""
+        """Return what to compare: for Arrow both zeros are equal, and NaN differs from itself."""
         if pt.is_floating(self.value.type) and self.value.is_valid:
             return self.value.type, struct.pack("<d", float(self.value.as_py()))
         return self.value.type, self.value
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A cast; `strict` ones fail on a value that does not fit, others give NULL."""
+    """A cast; if `strict` it fails on a value that does not fit, else it gives NULL."""
 
     arg: Node
     type: pa.DataType
@@ -71,7 +71,7 @@ class InList:
 
 @dataclass(frozen=True, slots=True)
 class LikePattern:
-    """`arg [NOT] LIKE pattern`, or ILIKE when case does not matter."""
+    """`arg [NOT] LIKE pattern`, or ILIKE if not `case_sensitive`."""
 
     arg: Node
     pattern: Node
@@ -88,7 +88,7 @@ class Case:
     otherwise: Node | None
 
 
-Node: TypeAlias = Column | Literal | Call | Cast | InList | LikePattern | Case
+Node: TypeAlias = Column | Constant | Call | Cast | InList | LikePattern | Case
 
 PREFIX_OPERATORS = frozenset({"NOT", "-"})
 POSTFIX_OPERATORS = frozenset(
@@ -108,14 +108,14 @@ INFIX_OPERATORS = frozenset(
     | {"<<", ">>", "~", "!~", "~*", "!~*", "~~", "!~~", "~~*", "!~~*"}
     | {"IS DISTINCT FROM", "IS NOT DISTINCT FROM"}
 )
-# Operators of one precedence, which parsers read from left to right.
+# Operators of the same precedence, which parsers read from left to right.
 _CHAINS = ({"+", "-"}, {"*", "/", "%"}, {"||"}, {"&"}, {"|"}, {"AND"}, {"OR"})
 
 
-def children(node: Node) -> tuple[Node, ...]:
-    """The direct sub-expressions of a node."""
+def list_subexpressions(node: Node) -> tuple[Node, ...]:
+    """Return the direct sub-expressions of a node."""
     match node:
-        case Column() | Literal():
+        case Column() | Constant():
             return ()
         case Call(args=args):
             return args
@@ -131,29 +131,29 @@ def children(node: Node) -> tuple[Node, ...]:
     assert_never(node)
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it."""
+def walk_nodes(node: Node) -> Iterator[Node]:
+    """Iterate over the node and all its sub-expressions."""
     yield node
-    for child in children(node):
-        yield from walk(child)
+    for child in list_subexpressions(node):
+        yield from walk_nodes(child)
 
 
-def depth(node: Node) -> int:
-    """How many nodes lie one inside the other, at the deepest place."""
+def measure_depth(node: Node) -> int:
+    """Return the depth of the expression tree."""
     levels, level = 0, [node]
     while level:
         levels += 1
-        level = [child for parent in level for child in children(parent)]
+        level = [child for parent in level for child in list_subexpressions(parent)]
     return levels
 
 
-def columns(node: Node) -> frozenset[tuple[str, ...]]:
-    """The paths of all columns a node reads."""
-    return frozenset(part.path for part in walk(node) if isinstance(part, Column))
+def find_columns(node: Node) -> frozenset[tuple[str, ...]]:
+    """Return the paths of all columns that a node reads."""
+    return frozenset(part.path for part in walk_nodes(node) if isinstance(part, Column))
 
 
-def chain(node: Call) -> list[Node]:
-    """The operands of a chain of one operator, however long."""
+def flatten_chain(node: Call) -> list[Node]:
+    """Return the operands of a chain of one operator, of any length."""
     operands: list[Node] = []
     pending: list[Node] = [node]
     while pending:
@@ -165,15 +165,15 @@ def chain(node: Call) -> list[Node]:
     return operands
 
 
-def transform(node: Node, change: Callable[[Node], Node]) -> Node:
-    """The node with `change` applied to every part, from the leaves upwards."""
-    return change(map_children(node, lambda child: transform(child, change)))
+def map_nodes(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Apply `change` to every part of a node, from the operands upwards."""
+    return change(map_children(node, lambda child: map_nodes(child, change)))
 
 
 def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
-    """The node with `change` applied to its direct sub-expressions."""
+    """Apply `change` to the direct sub-expressions of a node."""
     match node:
-        case Column() | Literal():
+        case Column() | Constant():
             return node
         case Call(args=args):
             return replace(node, args=tuple(map(change, args)))
@@ -193,23 +193,23 @@ def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def to_sql(node: Node) -> str:
-    """The node as SQL in DataFusion's dialect, fully typed, in parentheses but for plain chains."""
+    """Render the node in DataFusion's dialect, fully typed, with parentheses except in chains."""
     match node:
         case Column(path=path):
-            return ".".join(quote(name, '"') for name in path)
-        case Literal(value=value):
-            return typed_sql(value)
+            return ".".join(quote_identifier(name, '"') for name in path)
+        case Constant(value=value):
+            return render_typed(value)
         case Call(name=name, args=(arg,)) if name in PREFIX_OPERATORS:
             return f"({name} {to_sql(arg)})"
         case Call(name=name, args=(arg,)) if name in POSTFIX_OPERATORS:
             return f"({to_sql(arg)} {name})"
         case Call(name=name, args=(left, right)) if name in INFIX_OPERATORS:
-            return f"({_left_operand(left, name)} {name} {to_sql(right)})"
+            return f"({_render_left_operand(left, name)} {name} {to_sql(right)})"
         case Call(name=name, args=args):
             return f"{name}({', '.join(to_sql(arg) for arg in args)})"
         case Cast(arg=arg, type=data_type, strict=strict):
             function = "arrow_cast" if strict else "arrow_try_cast"
-            return f"{function}({to_sql(arg)}, '{type_name(data_type)}')"
+            return f"{function}({to_sql(arg)}, '{to_type_name(data_type)}')"
         case InList(arg=arg, items=items, negated=negated):
             test = "NOT IN" if negated else "IN"
             return f"({to_sql(arg)} {test} ({', '.join(to_sql(item) for item in items)}))"
@@ -224,8 +224,8 @@ def to_sql(node: Node) -> str:
     assert_never(node)
 
 
-def _left_operand(node: Node, operator: str) -> str:
-    """`a + b` in `a + b + c` stands without parentheses, of which parsers take only so many."""
+def _render_left_operand(node: Node, operator: str) -> str:
+    """Omit the parentheses of `a + b` in `a + b + c`: parsers limit their depth."""
     sql = to_sql(node)
     if not isinstance(node, Call) or len(node.args) != 2:
         return sql

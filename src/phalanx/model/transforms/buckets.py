@@ -1,4 +1,4 @@
-"""`bucket` and `multi_bucket`: values spread by their hash."""
+"""`bucket` and `multi_bucket`: partition rows by the hash of their values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import pyarrow as pa
 
 from phalanx.errors import InvalidSpec
 from phalanx.model.murmur3 import is_hashable, murmur3, murmur3_multi
-from phalanx.model.transforms.transform import COLUMN, IDENTITY, Transform, check_positive
+from phalanx.model.transforms.transform import (
+    COLUMN_PLACEHOLDER,
+    IDENTITY,
+    Transform,
+    check_positive,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder(Transform):
-    """A bucket number of a coarser bucketing; joins use it, specs never store it."""
+    """Map a bucket number to a coarser bucketing. Used by joins, never stored in a spec."""
 
     num_buckets: int
     name: ClassVar[str] = "remainder"
@@ -32,16 +37,16 @@ class Remainder(Transform):
         (column,) = columns
         present = column.is_valid().to_numpy(zero_copy_only=False)
         numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
-        return pa.array(_modulo(numbers, self.num_buckets), mask=~present)
+        return pa.array(_abs_modulo(numbers, self.num_buckets), mask=~present)
 
     def sql(self, *sources: pa.DataType) -> str:
         return f"abs(col0) % {self.num_buckets}"
 
 
-def _modulo(numbers: np.ndarray[Any, Any], divisor: int) -> np.ndarray[Any, Any]:
-    """`abs(number) % divisor` in 64 bits: the smallest int32 has an absolute value there."""
-    found: np.ndarray[Any, Any] = (np.abs(numbers.astype(np.int64)) % divisor).astype(np.int32)
-    return found
+def _abs_modulo(numbers: np.ndarray[Any, Any], divisor: int) -> np.ndarray[Any, Any]:
+    """Return `abs(number) % divisor`, in 64 bits so that `abs` of the smallest int32 fits."""
+    remainders: np.ndarray[Any, Any] = (np.abs(numbers.astype(np.int64)) % divisor).astype(np.int32)
+    return remainders
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +81,12 @@ class Bucket(Transform):
 
     def ducklake_name(self, source: pa.DataType) -> str:
         raise InvalidSpec(
-            f"Cannot write {self.label(COLUMN)} to a DuckLake catalog: its bucket(N) takes the low "
-            "31 bits of the hash, the format its absolute value, and the numbers differ. "
-            "Let DuckLake write the rows anew."
+            f"Cannot write {self.label(COLUMN_PLACEHOLDER)} to a DuckLake catalog: DuckLake's "
+            "bucket(N) takes the low 31 bits of the hash, the format takes its absolute value, so "
+            "the bucket numbers differ. Rewrite the rows with DuckLake."
         )
 
-    def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
+    def find_reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         if self == coarser:
             return IDENTITY
         if type(coarser) is type(self) and self.num_buckets % coarser.num_buckets == 0:
@@ -91,7 +96,7 @@ class Bucket(Transform):
 
 @dataclass(frozen=True, slots=True)
 class MultiBucket(Bucket):
-    """`abs(murmur3_multi(values…)) % num_buckets`: NULL only where all values are."""
+    """`abs(murmur3_multi(values…)) % num_buckets`: NULL only if all values are NULL."""
 
     name: ClassVar[str] = "multi_bucket"
 

@@ -1,4 +1,4 @@
-"""`year month day hour`: calendar parts in UTC."""
+"""`year`, `month`, `day` and `hour`: calendar parts in UTC."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ import pyarrow.types as pt
 
 from phalanx.errors import InvalidSpec, SchemaMismatch
 from phalanx.model.predicates.predicate import Compare, NotNull
-from phalanx.model.sql.literals import storage_type
+from phalanx.model.sql.literals import storage_type_of
 from phalanx.model.sql.syntax import Column
 from phalanx.model.transforms.transform import Projection, Transform
 
-_Moments: TypeAlias = np.ndarray[Any, np.dtype[np.datetime64]]
+_Dates: TypeAlias = np.ndarray[Any, np.dtype[np.datetime64]]
 _Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class CalendarPart(Transform):
-    """A calendar part in UTC, as `date_part` counts it: never an offset from 1970.
+    """A calendar part in UTC, as `date_part` returns it, not an offset from 1970.
 
-    Past the years ±262,000 DataFusion's `date_part` is NULL. Partition values are right there
-    too, so `date_part(…) IS NULL` prunes nothing, and other conditions on it may find such rows.
+    Beyond the years ±262,000 DataFusion's `date_part` returns NULL, while partition values are
+    still correct. Therefore `date_part(…) IS NULL` prunes nothing.
     """
 
     def result_type(self, *sources: pa.DataType) -> pa.DataType:
         (source,) = sources
-        if not self.takes(source):
+        if not self.can_transform(source):
             raise InvalidSpec(
                 f"Cannot take the {self.name} of a column of type {source}: "
-                f"{self.name} takes {self.accepted}."
+                f"{self.name} takes {self.accepted_types}."
             )
         return pa.int32()
 
-    accepted: ClassVar[str] = "dates and timestamps"
+    accepted_types: ClassVar[str] = "dates and timestamps"
 
-    def takes(self, source: pa.DataType) -> bool:
-        """Whether the source has this part."""
+    def can_transform(self, source: pa.DataType) -> bool:
+        """Return whether the source type has this part."""
         return bool(pt.is_date(source) or pt.is_timestamp(source))
 
     def has_gaps_in_sql(self, source: pa.DataType) -> bool:
-        # Nanoseconds end in the year 2262.
+        # Nanosecond timestamps end in the year 2262.
         return not pt.is_time(source) and getattr(source, "unit", "") != "ns"
 
     def apply(self, *columns: pa.Array) -> pa.Array:
@@ -53,26 +53,26 @@ class CalendarPart(Transform):
             return pc.hour(column).cast(pa.int32())
         if pt.is_timestamp(column.type) and column.type.tz is not None:
             column = column.cast(pa.int64()).cast(pa.timestamp(column.type.unit))
-        if _is_in_common_era(column):
+        if _has_only_common_years(column):
             return getattr(pc, self.name)(column).cast(pa.int32())
-        return self._apply_far(column)
+        return self._apply_to_any_year(column)
 
-    def _apply_far(self, column: pa.Array) -> pa.Array:
-        """Any moment at all, in whole days and hours; Arrow's own functions wrap past 32767."""
-        days, hours = days_and_hours(column)
+    def _apply_to_any_year(self, column: pa.Array) -> pa.Array:
+        """Handle years beyond ±32767, where Arrow's own functions wrap around."""
+        days, hours = split_days_and_hours(column)
         present = column.is_valid().to_numpy(zero_copy_only=False)
-        parts = pa.array(self._far(days.view("datetime64[D]"), hours), mask=~present)
+        parts = pa.array(self._compute_part(days.view("datetime64[D]"), hours), mask=~present)
         try:
             return parts.cast(pa.int32())
         except pa.ArrowInvalid as error:
             raise SchemaMismatch(
                 f"Cannot take the {self.name} of a {column.type}: {error}. "
-                "Such far moments have no partition; correct them."
+                "Dates so far away have no partition; correct them."
             ) from None
 
     @abstractmethod
-    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
-        """The part, from the day and the hour of the day."""
+    def _compute_part(self, days: _Dates, hours: _Numbers) -> _Numbers:
+        """Compute the part from the day and the hour of the day."""
 
     def sql(self, *sources: pa.DataType) -> str:
         return f"date_part('{self.name}', col0)"
@@ -81,21 +81,22 @@ class CalendarPart(Transform):
         check_ducklake_source(self.name, source)
         if pt.is_timestamp(source) and source.tz is not None:
             raise InvalidSpec(
-                f"Cannot exchange the {self.name} of a column of type {source} with DuckLake: it "
-                "takes the time zone of whoever writes, the format UTC. Use a column without zone."
+                f"Cannot exchange the {self.name} of a column of type {source} with DuckLake: "
+                "DuckLake uses the time zone of the writer, the format uses UTC. Use a column "
+                "without a time zone."
             )
         return self.name
 
-    def _project_range(self, leaf: Compare, source: pa.DataType, target: Column) -> Projection:
-        if self.keeps_order(source):
-            return super()._project_range(leaf, source, target)
+    def _project_range(self, atom: Compare, source: pa.DataType, target: Column) -> Projection:
+        if self.preserves_order(source):
+            return super()._project_range(atom, source, target)
         return Projection(
-            NotNull(target), False, f"{self.name} is cyclic: a range needs the coarser parts too"
+            NotNull(target), False, f"{self.name} is cyclic: a range also needs the coarser parts"
         )
 
 
 def check_ducklake_source(part: str, source: pa.DataType) -> None:
-    """Refuse a source that DuckLake's document does not name for this part."""
+    """Raise `InvalidSpec` for a source type that DuckLake does not specify for this part."""
     if not (pt.is_timestamp(source) or (pt.is_date(source) and part != "hour")):
         expected = "timestamps" if part == "hour" else "dates and timestamps"
         raise InvalidSpec(
@@ -103,22 +104,22 @@ def check_ducklake_source(part: str, source: pa.DataType) -> None:
         )
 
 
-def days_and_hours(column: pa.Array) -> tuple[_Numbers, _Numbers]:
-    """The day since 1970 of each date or timestamp in UTC, and the hour of that day; 0 for NULL."""
-    per_day = 1 if pt.is_date32(column.type) else 86_400 * _per_second(column.type)
-    ticks = column.cast(storage_type(column.type)).fill_null(0).to_numpy().astype(np.int64)
+def split_days_and_hours(column: pa.Array) -> tuple[_Numbers, _Numbers]:
+    """Return the days since 1970 and the hour of the day of each value in UTC; 0 for NULL."""
+    per_day = 1 if pt.is_date32(column.type) else 86_400 * _ticks_per_second(column.type)
+    ticks = column.cast(storage_type_of(column.type)).fill_null(0).to_numpy().astype(np.int64)
     days = ticks // per_day
     return days, (ticks - days * per_day) * 24 // per_day
 
 
-def _per_second(data_type: pa.DataType) -> int:
+def _ticks_per_second(data_type: pa.DataType) -> int:
     return {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[getattr(data_type, "unit", "ms")]
 
 
-def _is_in_common_era(column: pa.Array) -> bool:
-    """Whether all moments lie in the years −9999 to 9999, or all are NULL."""
-    per_second = 1 / 86_400 if pt.is_date32(column.type) else _per_second(column.type)
-    extremes = pc.min_max(column.cast(storage_type(column.type)))
+def _has_only_common_years(column: pa.Array) -> bool:
+    """Return whether all values are in the years −9999 to 9999, or NULL."""
+    per_second = 1 / 86_400 if pt.is_date32(column.type) else _ticks_per_second(column.type)
+    extremes = pc.min_max(column.cast(storage_type_of(column.type)))
     low, high = extremes["min"].as_py(), extremes["max"].as_py()
     return low is None or (
         low >= -377_705_116_800 * per_second and high < 253_402_300_800 * per_second
@@ -127,14 +128,14 @@ def _is_in_common_era(column: pa.Array) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Year(CalendarPart):
-    """The calendar year: the one part that keeps order."""
+    """The calendar year, the only part that preserves order."""
 
     name: ClassVar[str] = "year"
 
-    def keeps_order(self, source: pa.DataType) -> bool:
+    def preserves_order(self, source: pa.DataType) -> bool:
         return True
 
-    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
+    def _compute_part(self, days: _Dates, hours: _Numbers) -> _Numbers:
         return days.astype("datetime64[Y]").astype(np.int64) + 1970
 
 
@@ -144,7 +145,7 @@ class Month(CalendarPart):
 
     name: ClassVar[str] = "month"
 
-    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
+    def _compute_part(self, days: _Dates, hours: _Numbers) -> _Numbers:
         return days.astype("datetime64[M]").astype(np.int64) % 12 + 1
 
 
@@ -154,25 +155,25 @@ class Day(CalendarPart):
 
     name: ClassVar[str] = "day"
 
-    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
+    def _compute_part(self, days: _Dates, hours: _Numbers) -> _Numbers:
         firsts = days.astype("datetime64[M]").astype("datetime64[D]")
         return days.astype(np.int64) - firsts.astype(np.int64) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Hour(CalendarPart):
-    """The hour of the day, 0 to 23; of a time of day it keeps order."""
+    """The hour of the day, 0 to 23. It preserves order for times of day only."""
 
     name: ClassVar[str] = "hour"
-    accepted: ClassVar[str] = "timestamps and times"
+    accepted_types: ClassVar[str] = "timestamps and times"
 
-    def takes(self, source: pa.DataType) -> bool:
+    def can_transform(self, source: pa.DataType) -> bool:
         return bool(pt.is_timestamp(source) or pt.is_time(source))
 
-    def keeps_order(self, source: pa.DataType) -> bool:
+    def preserves_order(self, source: pa.DataType) -> bool:
         return bool(pt.is_time(source))
 
-    def _far(self, days: _Moments, hours: _Numbers) -> _Numbers:
+    def _compute_part(self, days: _Dates, hours: _Numbers) -> _Numbers:
         return hours
 
 

@@ -1,7 +1,7 @@
-"""DuckLake's transforms with its own meaning: what the running system stores, and what it hides.
+"""DuckLake's transforms as DuckLake itself evaluates them.
 
-It hashes numbers by how it keeps them: timestamps in their own unit, decimals of up to 18 digits
-unscaled as a long, and by their text whatever else does not fit in 64 signed bits.
+DuckLake hashes numbers in their physical form: timestamps in their own unit and decimals of up to
+18 digits as an unscaled int64. It hashes the text of all other numbers that do not fit in int64.
 """
 
 from __future__ import annotations
@@ -16,65 +16,69 @@ import pyarrow.types as pt
 
 from phalanx.errors import InvalidSpec
 from phalanx.model.murmur3 import murmur3
-from phalanx.model.predicates.predicate import IsNull, Leaf, NotNull
+from phalanx.model.predicates.predicate import AtomicPredicate, IsNull, NotNull
 from phalanx.model.sql.syntax import Column
 from phalanx.model.transforms.calendar_parts import CalendarPart, check_ducklake_source
-from phalanx.model.transforms.foreign import ForeignTransform, Nearest, nearest
+from phalanx.model.transforms.foreign import (
+    ClosestTransforms,
+    ForeignTransform,
+    find_closest_transforms,
+)
 from phalanx.model.transforms.masked_buckets import MaskedBucket
 from phalanx.model.transforms.transform import Projection, Transform
 
-# Decimals with more digits are kept in 128 bits, and hashed as text.
-MOST_DIGITS_OF_A_LONG = 18
+# DuckLake stores decimals with more digits in 128 bits and hashes their text.
+MAX_INT64_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
 class DuckLakeBucket(MaskedBucket):
-    """`(murmur3_32(value) & INT_MAX) % N` with DuckLake's hash; any type may be its source."""
+    """`(murmur3_32(value) & INT_MAX) % N` with DuckLake's hash, for any source type."""
 
     name: ClassVar[str] = "ducklake_bucket"
 
     def result_type(self, *sources: pa.DataType) -> pa.DataType:
         return pa.int32()
 
-    def _hashes(self, column: pa.Array) -> pa.Int32Array:
-        return ducklake_hash(column)
+    def _hash(self, column: pa.Array) -> pa.Int32Array:
+        return hash_like_ducklake(column)
 
     def ducklake_name(self, source: pa.DataType) -> str:
         return f"bucket({self.num_buckets})"
 
 
-def ducklake_hash(column: pa.Array) -> pa.Int32Array:
-    """DuckLake's `murmur3_32` of each value; `InvalidSpec` where the hash cannot be known.
+def hash_like_ducklake(column: pa.Array) -> pa.Int32Array:
+    """Return DuckLake's `murmur3_32` of each value; raise `InvalidSpec` if it is unknown.
 
-    A NaN has many bit patterns, of which DuckLake makes different hashes.
+    The hash of a NaN is unknown, because DuckLake hashes its bit pattern and there are many.
     """
     kind = column.type
     if pt.is_dictionary(kind):
-        return ducklake_hash(column.cast(kind.value_type))
+        return hash_like_ducklake(column.cast(kind.value_type))
     if pt.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
-        raise InvalidSpec("Cannot know the bucket of NaN: DuckLake hashes its bits, which vary.")
+        raise InvalidSpec("Cannot compute the bucket of NaN: DuckLake hashes its bits, which vary.")
     if pt.is_timestamp(kind) or pt.is_time64(kind):
         return murmur3(column.cast(pa.int64()))
     if pt.is_unsigned_integer(kind):
         return murmur3(column.cast(pa.string()))
     if pt.is_decimal128(kind):
-        if kind.precision <= MOST_DIGITS_OF_A_LONG:
-            return murmur3(_unscaled(column))
-        return murmur3(_decimal_text(column))
+        if kind.precision <= MAX_INT64_DIGITS:
+            return murmur3(_to_unscaled(column))
+        return murmur3(_format_decimals(column))
     if pt.is_nested(kind):
-        raise InvalidSpec(f"Cannot know the bucket of a {kind}: DuckLake hashes its text.")
+        raise InvalidSpec(f"Cannot compute the bucket of a {kind}: DuckLake hashes its text.")
     return murmur3(column)
 
 
-def _unscaled(column: pa.Array) -> pa.Array:
-    """The unscaled values of decimals that fit in 64 bits."""
+def _to_unscaled(column: pa.Array) -> pa.Array:
+    """Return the unscaled values of decimals that fit in 64 bits."""
     words = np.frombuffer(column.buffers()[1], np.int64)[2 * column.offset :][: 2 * len(column)]
     absent = column.is_null().to_numpy(zero_copy_only=False)
     return pa.array(words[::2], mask=absent)
 
 
-def _decimal_text(column: pa.Array) -> pa.Array:
-    """Decimals as DuckDB writes them: all digits of the scale, and no zero alone before them."""
+def _format_decimals(column: pa.Array) -> pa.Array:
+    """Format decimals as DuckDB does, with all digits of the scale."""
     kind = column.type
     whole = pa.Array.from_buffers(
         pa.decimal128(38, 0), len(column), column.buffers(), column.null_count, column.offset
@@ -83,7 +87,7 @@ def _decimal_text(column: pa.Array) -> pa.Array:
     if not kind.scale:
         return digits
     negative = pc.starts_with(digits, "-")
-    # Where all digits are behind the point, DuckDB has none before it.
+    # If the scale equals the precision, DuckDB writes no digit before the point.
     least = kind.scale + (0 if kind.precision == kind.scale else 1)
     digits = pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), least, "0")
     before = pc.utf8_slice_codeunits(digits, 0, -kind.scale)
@@ -93,8 +97,8 @@ def _decimal_text(column: pa.Array) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class LongPart(ForeignTransform):
-    """A calendar part that is stored as int64, as catalogs up to today's have it."""
+class Int64CalendarPart(ForeignTransform):
+    """A calendar part stored as int64, as in the current DuckLake catalogs."""
 
     part: CalendarPart
     name: ClassVar[str] = "calendar_part"
@@ -122,18 +126,18 @@ class LongPart(ForeignTransform):
     def label(self, *names: str) -> str:
         return self.part.label(*names)
 
-    def keeps_order(self, source: pa.DataType) -> bool:
-        return self.part.keeps_order(source)
+    def preserves_order(self, source: pa.DataType) -> bool:
+        return self.part.preserves_order(source)
 
-    def nearest(self, source: pa.DataType) -> Nearest:
-        return Nearest((self.part,), True, "the same calendar part, stored as int32")
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
+        return ClosestTransforms((self.part,), True, "the same calendar part, stored as int32")
 
 
 @dataclass(frozen=True, slots=True)
 class Unrepeatable(ForeignTransform):
-    """A transform whose stored values cannot be computed again from the rows, and why.
+    """A transform whose stored values cannot be reproduced from the rows, with the reason.
 
-    It tells NULL from other values, and prunes by nothing else.
+    Only conditions on NULL prune its partitions.
     """
 
     inner: Transform
@@ -150,17 +154,17 @@ class Unrepeatable(ForeignTransform):
     def label(self, *names: str) -> str:
         return self.inner.label(*names)
 
-    def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
-        if isinstance(leaf, IsNull):
+    def project(self, atom: AtomicPredicate, source: pa.DataType, target: Column) -> Projection:
+        if isinstance(atom, IsNull):
             return Projection(IsNull(target), True)
-        return Projection(NotNull(target), isinstance(leaf, NotNull), self.why)
+        return Projection(NotNull(target), isinstance(atom, NotNull), self.why)
 
     def ducklake_name(self, source: pa.DataType) -> str:
         return self.inner.ducklake_name(source)
 
-    def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
+    def find_reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         return None
 
-    def nearest(self, source: pa.DataType) -> Nearest:
-        found = nearest(self.inner, source)
-        return Nearest(found.transforms, False, f"rows are placed anew: {self.why}")
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
+        closest = find_closest_transforms(self.inner, source)
+        return ClosestTransforms(closest.transforms, False, f"rows are repartitioned: {self.why}")

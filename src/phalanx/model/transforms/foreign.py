@@ -1,4 +1,4 @@
-"""Transforms of other systems: what Phalanx plans by in their catalogs, and never stores."""
+"""Transforms of other systems. Phalanx plans scans with them, but never stores them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from phalanx.model.transforms.transform import Transform
 
 
 @dataclass(frozen=True, slots=True)
-class Nearest:
-    """What stands for a transform of another system in the format, outermost level first.
+class ClosestTransforms:
+    """The format's closest transforms for a transform of another system, outermost level first.
 
-    `exact` means the same partitions: rows are together there if and only if they are here.
+    `exact` means the same partitions: two rows share a partition in both systems or in neither.
     """
 
     transforms: tuple[Transform, ...]
@@ -25,11 +25,11 @@ class Nearest:
 
 
 class ForeignTransform(Transform):
-    """A transform with another system's meaning; the format has no name for it."""
+    """A transform of another system that the format does not define."""
 
     @abstractmethod
-    def nearest(self, source: pa.DataType) -> Nearest:
-        """What an import into the format partitions by instead."""
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
+        """Return the transforms that an import into the format uses instead."""
 
     def to_json(self) -> dict[str, Any]:
         self._refuse()
@@ -39,13 +39,13 @@ class ForeignTransform(Transform):
 
     def _refuse(self) -> NoReturn:
         raise InvalidSpec(
-            f"Cannot store the transform {self.name} of another system: its values mean something "
-            "else there. Import the table, and partition by what is nearest to it."
+            f"Cannot store the transform {self.name} of another system: the format does "
+            "not define its values. Import the table, and partition by the closest transform."
         )
 
 
-def nearest(transform: Transform, source: pa.DataType) -> Nearest:
-    """What a transform of any system becomes in the format; its own transforms stay."""
+def find_closest_transforms(transform: Transform, source: pa.DataType) -> ClosestTransforms:
+    """Return the format's closest transforms for any transform; its own stay unchanged."""
     if isinstance(transform, ForeignTransform):
-        return transform.nearest(source)
-    return Nearest((transform,), True, "the same transform")
+        return transform.find_closest(source)
+    return ClosestTransforms((transform,), True, "the same transform")

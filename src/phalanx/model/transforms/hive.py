@@ -1,8 +1,8 @@
-"""`bucket`, `hash` and `truncate` of the Hive-style layout, which are not the newest format's.
+"""`bucket`, `hash` and `truncate` of the Hive-style layout, which differ from the newest format.
 
-Its bucket is the hash modulo the number of buckets, as mathematics has it: never negative. The
-newest format takes the absolute value first, so that half of all values fall in other buckets.
-The two are different transforms, which nothing joins or takes for each other.
+The layout's bucket is the floor modulo of the hash and never negative. The newest format takes the
+absolute value first, so half of all values have another bucket number. The two are different
+transforms and are never compared or joined with each other.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.murmur3 import hashed_bytes, is_hashable, murmur3
-from phalanx.model.predicates.predicate import FALSE, Compare, In, Leaf, NotNull, any_of
-from phalanx.model.sql.literals import distinct
+from phalanx.model.murmur3 import encode_for_hash, is_hashable, murmur3
+from phalanx.model.predicates.predicate import FALSE, AtomicPredicate, Compare, In, NotNull, any_of
+from phalanx.model.sql.literals import drop_duplicates
 from phalanx.model.sql.syntax import Column
 from phalanx.model.transforms.buckets import Bucket, Remainder
-from phalanx.model.transforms.expression import checked
-from phalanx.model.transforms.foreign import Nearest
+from phalanx.model.transforms.expression import build_expression
+from phalanx.model.transforms.foreign import ClosestTransforms
 from phalanx.model.transforms.transform import (
     IDENTITY,
     Projection,
     Transform,
     check_positive,
-    inclusive_bound,
+    to_inclusive_bound,
 )
 from phalanx.model.transforms.truncate import Truncate
 
@@ -70,14 +70,15 @@ class HiveBucket(Transform):
         count = self.num_buckets
         return f"((murmur3(col0) % {count}) + {count}) % {count}"
 
-    def nearest(self, source: pa.DataType) -> Nearest:
-        """What an import into the newest format partitions by instead."""
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
+        """Return the transform that an import into the newest format uses instead."""
         note = (
-            "rows are spread anew: the draft takes the hash itself, the format its absolute value"
+            "rows are repartitioned: the draft takes the hash itself, the format takes its "
+            "absolute value"
         )
-        return Nearest((Bucket(self.num_buckets),), False, note)
+        return ClosestTransforms((Bucket(self.num_buckets),), False, note)
 
-    def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
+    def find_reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         if self == coarser:
             return IDENTITY
         if isinstance(coarser, HiveBucket) and self.num_buckets % coarser.num_buckets == 0:
@@ -87,33 +88,33 @@ class HiveBucket(Transform):
 
 @dataclass(frozen=True, slots=True)
 class HiveTruncate(Truncate):
-    """Signed integers, cut to a multiple of `width`: toward zero, or down, as their writer does.
+    """Signed integers, rounded to a multiple of `width`: toward zero or down, as the writer does.
 
-    The draft says `value - (value mod width)`, and `mod` is not the same everywhere: −3 by 10 is in
-    0 or in −10. Values are derived toward zero, and a predicate keeps the partitions of both.
+    The draft says `value - (value mod width)`, and writers differ in `mod`: −3 by 10 is in 0 or in
+    −10. Phalanx writes toward zero, and a predicate keeps the partitions of both readings.
     """
 
-    # Which of the two a stored value is, nobody recorded.
+    # The layout does not record which of the two a writer used.
     is_repeatable: ClassVar[bool] = False
 
-    def keeps_order(self, source: pa.DataType) -> bool:
+    def preserves_order(self, source: pa.DataType) -> bool:
         return False
 
-    def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
-        if not isinstance(leaf, In | Compare):
-            return Transform.project(self, leaf, source, target)
-        reason = "numbers below zero have two places"
-        if isinstance(leaf, In):
-            both = [*self.apply(leaf.values), *self._downward(leaf.values)]
-            found = distinct(pa.array([each.as_py() for each in both], source))
+    def project(self, atom: AtomicPredicate, source: pa.DataType, target: Column) -> Projection:
+        if not isinstance(atom, In | Compare):
+            return Transform.project(self, atom, source, target)
+        reason = "a negative number can be in either of two partitions"
+        if isinstance(atom, In):
+            both = [*self.apply(atom.values), *self._floor_to_multiple(atom.values)]
+            found = drop_duplicates(pa.array([each.as_py() for each in both], source))
             return Projection(In(target, found), False, reason)
-        bound = inclusive_bound(leaf)
+        bound = to_inclusive_bound(atom)
         if bound is None:
             return Projection(FALSE, True)
         edge = pa.array([bound.value.as_py()], source)
-        [lower], [upper] = self._downward(edge), self.apply(edge)
+        [lower], [upper] = self._floor_to_multiple(edge), self.apply(edge)
         if not bound.is_upper:
-            # Below the least number of the type the multiple wraps around.
+            # Below the smallest number of the type the multiple wraps around.
             if lower.as_py() > bound.value.as_py():
                 return Projection(NotNull(target), False, reason)
             return Projection(Compare(target, ">=", lower), False, reason)
@@ -123,29 +124,29 @@ class HiveTruncate(Truncate):
         wrapped = Compare(target, ">", greatest.cast(source))
         return Projection(any_of((Compare(target, "<=", upper), wrapped)), False, reason)
 
-    def _downward(self, numbers: pa.Array) -> pa.Array:
+    def _floor_to_multiple(self, numbers: pa.Array) -> pa.Array:
         values = numbers.to_numpy(zero_copy_only=False)
         wide = values.astype(np.int64)
         with np.errstate(over="ignore"):
             multiples = wide - np.mod(wide, np.int64(self.width))
         return pa.array(multiples.astype(values.dtype), numbers.type)
 
-    def nearest(self, source: pa.DataType) -> Nearest:
-        """What an import into the newest format partitions by instead."""
-        note = "numbers below zero go toward zero, wherever the draft's writer has put them"
-        return Nearest((Truncate(self.width),), False, note)
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
+        """Return the transform that an import into the newest format uses instead."""
+        note = "the format truncates negative numbers toward zero, writers of the draft may not"
+        return ClosestTransforms((Truncate(self.width),), False, note)
 
-    def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
+    def find_reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class HiveHash(Transform):
-    """murmur3 in eight hexadecimal digits, of any type; NULL for NULL.
+    """murmur3 of any type as eight hexadecimal digits; NULL for NULL.
 
-    Of single values the bytes are those of `murmur3`. A list is its items in order, a struct its
-    fields, a map its keys and values as structs: each of them as the length of its bytes (four
-    bytes, little-endian) and these, or as the length −1 if it is NULL.
+    Single values have the bytes of `murmur3`. A list is encoded as its items in order, a struct as
+    its fields, a map as structs of key and value. Each part is the length of its bytes (four
+    bytes, little-endian) followed by the bytes, or the length −1 if it is NULL.
     """
 
     name: ClassVar[str] = "hive_hash"
@@ -157,7 +158,7 @@ class HiveHash(Transform):
 
     def apply(self, *columns: pa.Array) -> pa.Array:
         (column,) = columns
-        hashes = murmur3(column if is_hashable(column.type) else _nested_bytes(column))
+        hashes = murmur3(column if is_hashable(column.type) else _encode_nested(column))
         octets = hashes.cast(pa.int64()).to_numpy(zero_copy_only=False)
         present = hashes.is_valid().to_numpy(zero_copy_only=False)
         big_endian = np.where(present, octets, 0).astype(">i4").view(np.uint8).reshape(-1, 4)
@@ -174,12 +175,12 @@ class HiveHash(Transform):
             f"% 4294967296), {_HEX_DIGITS}, '0')"
         )
 
-    def nearest(self, source: pa.DataType) -> Nearest:
-        """What an import into the newest format partitions by instead: an expression."""
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
+        """Return the expression that an import into the newest format uses instead."""
         if not is_hashable(source):
             raise InvalidSpec(f"the newest format hashes single values only, not {source}")
-        found = checked(self.sql(source), [source], self.result_type(source))
-        return Nearest((found,), True, "the same hash, as an expression")
+        found = build_expression(self.sql(source), [source], self.result_type(source))
+        return ClosestTransforms((found,), True, "the same hash, as an expression")
 
 
 def _check_hashable(kind: pa.DataType, whole: pa.DataType) -> None:
@@ -191,24 +192,24 @@ def _check_hashable(kind: pa.DataType, whole: pa.DataType) -> None:
             f"Cannot hash a column of type {whole}: hash takes numbers, booleans, strings, "
             f"binary, dates, times and decimals, and lists and structs of them, not {kind}."
         )
-    for place in range(kind.num_fields):
-        _check_hashable(kind.field(place).type, whole)
+    for position in range(kind.num_fields):
+        _check_hashable(kind.field(position).type, whole)
 
 
-def _nested_bytes(array: pa.Array) -> pa.LargeBinaryArray:
-    """The bytes of each value, NULL for NULL."""
+def _encode_nested(array: pa.Array) -> pa.LargeBinaryArray:
+    """Return the bytes of each value, NULL for NULL."""
     kind = array.type
     if is_hashable(kind):
-        return hashed_bytes(array)
+        return encode_for_hash(array)
     if pt.is_map(kind):
         pair = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
-        return _nested_bytes(array.cast(pa.list_(pair)))
+        return _encode_nested(array.cast(pa.list_(pair)))
     if pt.is_struct(kind):
-        # Parts that a NULL struct has are left out with it.
-        parts = [_with_length(_nested_bytes(part)) for part in array.flatten()]
+        # `flatten` also masks the fields of NULL structs.
+        parts = [_prepend_length(_encode_nested(part)) for part in array.flatten()]
         found = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
     else:
-        items = _with_length(_nested_bytes(array.flatten()))
+        items = _prepend_length(_encode_nested(array.flatten()))
         counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         starts = np.frombuffer(items.buffers()[1], np.int64)[items.offset :]
@@ -218,8 +219,8 @@ def _nested_bytes(array: pa.Array) -> pa.LargeBinaryArray:
     return pc.if_else(array.is_valid(), found, pa.scalar(None, pa.large_binary()))
 
 
-def _with_length(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Each value behind its length; NULL is a length of −1 alone."""
+def _prepend_length(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Prepend the length to each value; NULL becomes the length −1."""
     lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
     heads = pa.Array.from_buffers(
         pa.binary(4), len(values), [None, pa.py_buffer(lengths.astype("<i4").tobytes())]

@@ -1,4 +1,4 @@
-"""Iceberg's `truncate` and `void`, and fields that nobody here can evaluate."""
+"""Iceberg's `truncate` and `void`, and fields with unknown transforms."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSpec, PhalanxError
-from phalanx.model.predicates.predicate import TRUE, Compare, Leaf, any_of
+from phalanx.model.predicates.predicate import TRUE, AtomicPredicate, Compare, any_of
 from phalanx.model.sql.syntax import Column
-from phalanx.model.transforms.foreign import ForeignTransform, Nearest
+from phalanx.model.transforms.foreign import ClosestTransforms, ForeignTransform
 from phalanx.model.transforms.transform import Projection, Transform, check_positive
-from phalanx.model.transforms.truncate import Truncate, is_text
+from phalanx.model.transforms.truncate import Truncate, is_string_type
 
 _INTEGERS = (pa.int32(), pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergTruncate(ForeignTransform):
-    """Text cut after `width` code points, bytes after `width` bytes, numbers floored.
+    """The first `width` code points of text or bytes of binary; numbers floored to a multiple.
 
-    Integers floor to a multiple of `width`, decimals do so by their unscaled value. Below the
-    smallest integer the value wraps around, as in Iceberg's Java.
+    Integers are floored to a multiple of `width`, decimals by their unscaled value. Below the
+    smallest integer the value wraps around, as in Iceberg's Java implementation.
     """
 
     width: int
@@ -41,10 +41,10 @@ class IcebergTruncate(ForeignTransform):
 
     def result_type(self, *sources: pa.DataType) -> pa.DataType:
         (source,) = sources
-        if source in _INTEGERS or is_text(source) or pt.is_binary(source):
+        if source in _INTEGERS or is_string_type(source) or pt.is_binary(source):
             return source
         if pt.is_decimal128(source):
-            # The multiple below the least value of a type may have one more digit.
+            # The multiple below the smallest value of a type may have one more digit.
             return pa.decimal128(38, source.scale)
         raise InvalidSpec(
             f"Cannot truncate a column of type {source}: Iceberg truncates int, long, decimal, "
@@ -53,12 +53,12 @@ class IcebergTruncate(ForeignTransform):
 
     def apply(self, *columns: pa.Array) -> pa.Array:
         (column,) = columns
-        if is_text(column.type):
+        if is_string_type(column.type):
             return pc.utf8_slice_codeunits(column, 0, self.width)
         if pt.is_binary(column.type):
             return pc.binary_slice(column, 0, self.width)
         if pt.is_decimal(column.type):
-            return self._floored(column)
+            return self._floor_decimals(column)
         present = column.is_valid().to_numpy(zero_copy_only=False)
         numbers = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         with np.errstate(over="ignore"):
@@ -66,8 +66,8 @@ class IcebergTruncate(ForeignTransform):
         wrapped = multiples.astype(column.type.to_pandas_dtype())
         return pa.array(wrapped, column.type, mask=~present)
 
-    def _floored(self, column: pa.Array) -> pa.Array:
-        """Decimals to a multiple of their unscaled value."""
+    def _floor_decimals(self, column: pa.Array) -> pa.Array:
+        """Floor the unscaled value of decimals to a multiple of `width`."""
         kind = self.result_type(column.type)
         wide = column.cast(kind)
         unscaled = pa.Array.from_buffers(
@@ -79,46 +79,52 @@ class IcebergTruncate(ForeignTransform):
             kind, len(floored), floored.buffers(), floored.null_count, floored.offset
         )
 
-    def keeps_order(self, source: pa.DataType) -> bool:
+    def preserves_order(self, source: pa.DataType) -> bool:
         return True
 
-    def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
-        if is_text(source):
-            # Texts are cut as ours are.
-            return Truncate(self.width).project(leaf, source, target)
-        if not isinstance(leaf, Compare):
-            return Transform.project(self, leaf, source, target)
+    def project(self, atom: AtomicPredicate, source: pa.DataType, target: Column) -> Projection:
+        if is_string_type(source):
+            # Both systems truncate text in the same way.
+            return Truncate(self.width).project(atom, source, target)
+        if not isinstance(atom, Compare):
+            return Transform.project(self, atom, source, target)
         if pt.is_binary(source):
-            return self._project_bytes(leaf, target)
-        found = self._project_range(leaf, source, target)
-        if pt.is_decimal(source) or leaf.operator in (">", ">="):
+            return self._project_bytes(atom, target)
+        found = self._project_range(atom, source, target)
+        if pt.is_decimal(source) or atom.operator in (">", ">="):
             return found
         greatest = pa.scalar(2 ** (source.bit_width - 1) - 1 - self.width, source)
         wrapped = Compare(target, ">", greatest)
-        return Projection(any_of((found.predicate, wrapped)), False, "the least values wrap around")
+        return Projection(
+            any_of((found.predicate, wrapped)), False, "the smallest values wrap around"
+        )
 
-    def _project_bytes(self, leaf: Compare, target: Column) -> Projection:
-        start = pa.scalar(leaf.value.as_py()[: self.width], leaf.value.type)
-        operator = "<=" if leaf.operator in ("<", "<=") else ">="
+    def _project_bytes(self, atom: Compare, target: Column) -> Projection:
+        start = pa.scalar(atom.value.as_py()[: self.width], atom.value.type)
+        operator = "<=" if atom.operator in ("<", "<=") else ">="
         return Projection(Compare(target, operator, start), False, "the range ends inside a prefix")
 
-    def nearest(self, source: pa.DataType) -> Nearest:
-        if is_text(source):
-            return Nearest((Truncate(self.width),), True, "texts are cut alike")
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
+        if is_string_type(source):
+            return ClosestTransforms(
+                (Truncate(self.width),), True, "both systems truncate text in the same way"
+            )
         if source in _INTEGERS:
             note = "negative numbers change partitions: the format truncates toward zero"
-            return Nearest((Truncate(self.width),), False, note)
+            return ClosestTransforms((Truncate(self.width),), False, note)
         if pt.is_decimal(source) and self.width >= 10**source.scale:
             note = "the format truncates whole values toward zero, Iceberg floors unscaled ones"
-            return Nearest((Truncate(self.width // 10**source.scale),), False, note)
-        return Nearest((), False, f"the format cannot truncate {source} so: the field is left out")
+            return ClosestTransforms((Truncate(self.width // 10**source.scale),), False, note)
+        return ClosestTransforms(
+            (), False, f"the format cannot truncate {source} like Iceberg: the field is left out"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Void(ForeignTransform):
-    """NULL for every row: what is left of a field that was dropped from a spec.
+    """NULL for every row: a field that was dropped from a spec.
 
-    A spec may have several over one column: `field_id`, Iceberg's own, tells them apart.
+    A spec may have several void fields over one column, so Iceberg's `field_id` identifies them.
     """
 
     field_id: int
@@ -130,18 +136,18 @@ class Void(ForeignTransform):
     def apply(self, *columns: pa.Array) -> pa.Array:
         return pa.nulls(len(columns[0]), pa.int32())
 
-    def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
+    def project(self, atom: AtomicPredicate, source: pa.DataType, target: Column) -> Projection:
         return Projection(TRUE, False, "void holds all values")
 
-    def nearest(self, source: pa.DataType) -> Nearest:
-        return Nearest((), True, "void partitions by nothing")
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
+        return ClosestTransforms((), True, "void does not partition")
 
 
 @dataclass(frozen=True, slots=True)
 class Unevaluable(ForeignTransform):
-    """A field whose values cannot be understood, and why: they are kept, and never pruned by.
+    """A field whose transform is unknown, with the reason. Its values are kept but never prune.
 
-    The values of an unknown transform are texts, whatever they were.
+    The values of an unknown transform are read as text.
     """
 
     field_id: int
@@ -159,8 +165,8 @@ class Unevaluable(ForeignTransform):
     def label(self, *names: str) -> str:
         return f"{self.text}({', '.join(names)})"
 
-    def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
+    def project(self, atom: AtomicPredicate, source: pa.DataType, target: Column) -> Projection:
         return Projection(TRUE, False, f"{self.text} cannot be evaluated: {self.why}")
 
-    def nearest(self, source: pa.DataType) -> Nearest:
-        return Nearest((), False, f"{self.text} is left out: {self.why}")
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
+        return ClosestTransforms((), False, f"{self.text} is left out: {self.why}")

@@ -1,4 +1,4 @@
-"""Buckets of Iceberg and DuckLake: the low 31 bits of the hash, where the format takes `abs`."""
+"""The buckets of Iceberg and DuckLake, which use the low 31 bits of the hash instead of `abs`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from phalanx.errors import InvalidSpec
 from phalanx.model.murmur3 import is_hashable, murmur3
 from phalanx.model.transforms.buckets import Bucket, Remainder
-from phalanx.model.transforms.foreign import ForeignTransform, Nearest
+from phalanx.model.transforms.foreign import ClosestTransforms, ForeignTransform
 from phalanx.model.transforms.transform import IDENTITY, Transform, check_positive
 
 _LOW_BITS = np.int32(2**31 - 1)
@@ -22,8 +22,7 @@ _LOW_BITS = np.int32(2**31 - 1)
 class MaskedBucket(ForeignTransform):
     """`(murmur3(value) & INT_MAX) % num_buckets`.
 
-    A system that hashes some types in its own way has a class of its own for it, and buckets of
-    two classes never compare as equal.
+    A system with its own hash has its own subclass. Buckets of two classes are never equal.
     """
 
     num_buckets: int
@@ -49,25 +48,25 @@ class MaskedBucket(ForeignTransform):
         return pa.int32()
 
     def apply(self, *columns: pa.Array) -> pa.Array:
-        hashes = self._hashes(columns[0])
+        hashes = self._hash(columns[0])
         present = hashes.is_valid().to_numpy(zero_copy_only=False)
         numbers = hashes.fill_null(0).to_numpy(zero_copy_only=False)
         return pa.array((numbers & _LOW_BITS) % np.int32(self.num_buckets), mask=~present)
 
-    def _hashes(self, column: pa.Array) -> pa.Int32Array:
-        """The hash of each value, NULL for NULL."""
+    def _hash(self, column: pa.Array) -> pa.Int32Array:
+        """Return the hash of each value, NULL for NULL."""
         return murmur3(column)
 
-    def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
+    def find_reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         if self == coarser:
             return IDENTITY
         if type(coarser) is type(self) and self.num_buckets % coarser.num_buckets == 0:
             return Remainder(coarser.num_buckets)
         return None
 
-    def nearest(self, source: pa.DataType) -> Nearest:
+    def find_closest(self, source: pa.DataType) -> ClosestTransforms:
         note = (
-            "rows are spread anew: the other system takes the low 31 bits of the hash, the format "
-            "its absolute value"
+            "rows are repartitioned: the other system takes the low 31 bits of the hash, the "
+            "format takes its absolute value"
         )
-        return Nearest((Bucket(self.num_buckets),), False, note)
+        return ClosestTransforms((Bucket(self.num_buckets),), False, note)

@@ -1,4 +1,4 @@
-"""All well-known transforms, by the names the format gives them."""
+"""The well-known transforms by their names in the format and in DuckLake catalogs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from phalanx.model.transforms.truncate import Truncate
 
 
 def transform_from_json(obj: object) -> Transform:
-    """The transform a `transform` object describes; `InvalidSpec` for anything else."""
+    """Return the transform that a `transform` object describes; raise `InvalidSpec` otherwise."""
     if not isinstance(obj, dict) or not isinstance(obj.get("type"), str):
         raise InvalidSpec(f"Cannot read the transform {obj!r}: expected an object with a type.")
-    # Some writers spell out what is not there.
+    # Some writers store absent keys as null.
     obj = {key: value for key, value in obj.items() if value is not None}
     kind = obj["type"]
     if (transform := _WITHOUT_PARAMETERS.get(kind)) is not None:
@@ -28,8 +28,8 @@ def transform_from_json(obj: object) -> Transform:
         known = ", ".join([*_WITHOUT_PARAMETERS, *_WITH_PARAMETER])
         raise InvalidSpec(f"Unknown transform type {kind!r}: expected one of {known}.")
     if set(obj) - {"type"} != expected:
-        wanted = ", ".join(sorted(expected)) or "none"
-        raise InvalidSpec(f"Cannot read the transform {obj!r}: {kind} has parameters: {wanted}.")
+        names = ", ".join(sorted(expected)) or "none"
+        raise InvalidSpec(f"Cannot read the transform {obj!r}: {kind} has parameters: {names}.")
     if transform is not None:
         return transform
     make, parameter = _WITH_PARAMETER[kind]
@@ -37,18 +37,18 @@ def transform_from_json(obj: object) -> Transform:
 
 
 def transform_from_ducklake(text: str, source: pa.DataType) -> Transform:
-    """The transform of the format that means what a DuckLake catalog says of a column.
+    """Return the format's transform for the name of a transform in a DuckLake catalog.
 
-    `InvalidSpec` where there is none: its buckets and parts since 1970 have other values.
+    Raise `InvalidSpec` if the format has none: DuckLake's buckets and parts since 1970 differ.
     """
     transform = _WITHOUT_PARAMETERS.get(text)
     if transform is not None:
         transform.ducklake_name(source)
         return transform
     raise InvalidSpec(
-        f"Cannot read DuckLake's transform {text!r} as one of the format: expected "
-        f"{', '.join(_WITHOUT_PARAMETERS)}. Others have other values there; "
-        "phalanx.ducklake.open plans by them, and an import spreads the rows anew."
+        f"Cannot convert DuckLake's transform {text!r} to the format: expected "
+        f"{', '.join(_WITHOUT_PARAMETERS)}. Other transforms have different values in DuckLake. "
+        "Use phalanx.ducklake.open to plan with them, or import the table to repartition the rows."
     )
 
 

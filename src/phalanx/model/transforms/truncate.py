@@ -1,4 +1,4 @@
-"""`truncate`: text by its first characters, numbers by their multiples."""
+"""`truncate`: partition text by its first characters and numbers by multiples of a width."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from phalanx.errors import InvalidSpec
-from phalanx.model.predicates.predicate import Compare, In, Leaf, Like, NotIn, NotNull, any_of
-from phalanx.model.sql.literals import one_form
+from phalanx.model.predicates.predicate import (
+    AtomicPredicate,
+    Compare,
+    In,
+    Like,
+    NotIn,
+    NotNull,
+    any_of,
+)
+from phalanx.model.sql.literals import normalize_values
 from phalanx.model.sql.syntax import Column
 from phalanx.model.transforms.transform import IDENTITY, Projection, Transform, check_positive
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate(Transform):
-    """Text cut after `width` code points, numbers toward zero to a multiple of `width`."""
+    """The first `width` code points of text; numbers cut toward zero to a multiple of `width`."""
 
     width: int
     name: ClassVar[str] = "truncate"
@@ -43,7 +51,7 @@ class Truncate(Transform):
                 f"Cannot truncate a column of type {source}: its rounding would change the "
                 "partition of a value when the column is promoted. Store it as float64."
             )
-        if not (is_text(source) or _is_number(source)) or getattr(source, "scale", 0) < 0:
+        if not (is_string_type(source) or _is_number(source)) or getattr(source, "scale", 0) < 0:
             raise InvalidSpec(
                 f"Cannot truncate a column of type {source}: truncate takes strings, integers, "
                 "decimals of scale 0 and up, and float64. Use an expression field instead."
@@ -51,9 +59,9 @@ class Truncate(Transform):
         return source
 
     def apply(self, *columns: pa.Array) -> pa.Array:
-        column = one_form(columns[0])
+        column = normalize_values(columns[0])
         data_type = column.type
-        if is_text(data_type):
+        if is_string_type(data_type):
             return pc.utf8_slice_codeunits(column, 0, self.width)
         if pt.is_decimal(data_type):
             return self._truncate_decimals(column)
@@ -65,11 +73,11 @@ class Truncate(Transform):
         numbers = column.fill_null(0).to_numpy(zero_copy_only=False).astype(wide)
         with np.errstate(invalid="ignore"):
             multiples = numbers - np.fmod(numbers, wide(self.width))
-        return one_form(pa.array(multiples, mask=~present).cast(data_type))
+        return normalize_values(pa.array(multiples, mask=~present).cast(data_type))
 
     def _truncate_decimals(self, column: pa.Array) -> pa.Array:
         data_type = column.type
-        # Arrow rounds no narrower decimals.
+        # Arrow does not round narrower decimals.
         wide = pa.decimal128 if data_type.bit_width <= 128 else pa.decimal256
         wider = column.cast(wide(data_type.precision, data_type.scale))
         if self.width >= 10 ** (data_type.precision - data_type.scale):
@@ -80,99 +88,99 @@ class Truncate(Transform):
         return rounded.cast(data_type)
 
     def sql(self, *sources: pa.DataType) -> str:
-        if sources and is_text(_decoded(sources[0])):
+        if sources and is_string_type(_decode_type(sources[0])):
             return f"left(col0, {self.width})"
         return f"col0 - (col0 % {self.width})"
 
-    def keeps_order(self, source: pa.DataType) -> bool:
+    def preserves_order(self, source: pa.DataType) -> bool:
         return True
 
-    def project(self, leaf: Leaf, source: pa.DataType, target: Column) -> Projection:
-        if is_text(_decoded(source)):
-            match leaf:
-                case In(values=values) if self._are_whole(values):
+    def project(self, atom: AtomicPredicate, source: pa.DataType, target: Column) -> Projection:
+        if is_string_type(_decode_type(source)):
+            match atom:
+                case In(values=values) if self._are_shorter_than_width(values):
                     return Projection(In(target, values), True)
                 case NotIn():
-                    return self._project_unlike(leaf, target)
+                    return self._project_not_in(atom, target)
                 case Compare():
-                    return self._project_text_range(leaf, target)
+                    return self._project_text_range(atom, target)
                 case Like(case_sensitive=True):
-                    return self._project_prefix(leaf, target)
-        if pt.is_floating(source) and isinstance(leaf, Compare):
-            return self._project_float_range(leaf, source, target)
-        return Transform.project(self, leaf, source, target)
+                    return self._project_prefix(atom, target)
+        if pt.is_floating(source) and isinstance(atom, Compare):
+            return self._project_float_range(atom, source, target)
+        return Transform.project(self, atom, source, target)
 
-    def _are_whole(self, texts: pa.Array) -> bool:
-        """Whether the partitions of these texts hold nothing else."""
+    def _are_shorter_than_width(self, texts: pa.Array) -> bool:
+        """Return whether each text is the only value of its partition."""
         longest = pc.max(pc.utf8_length(texts)).as_py()
         return longest is not None and longest < self.width
 
-    def _project_unlike(self, leaf: NotIn, target: Column) -> Projection:
-        short = leaf.values.filter(pc.less(pc.utf8_length(leaf.values), self.width))
-        exact = len(short) == len(leaf.values)
-        found: Leaf = NotIn(target, short) if len(short) else NotNull(target)
+    def _project_not_in(self, atom: NotIn, target: Column) -> Projection:
+        short = atom.values.filter(pc.less(pc.utf8_length(atom.values), self.width))
+        exact = len(short) == len(atom.values)
+        found: AtomicPredicate = NotIn(target, short) if len(short) else NotNull(target)
         return Projection(found, exact, "" if exact else "truncate holds many values")
 
-    def _project_text_range(self, leaf: Compare, target: Column) -> Projection:
-        """A partition's least text is its own value, and texts of full width have no greatest."""
-        text = leaf.value.as_py()
+    def _project_text_range(self, atom: Compare, target: Column) -> Projection:
+        """Project a range of text. The smallest text of a partition is its partition value."""
+        text = atom.value.as_py()
         fits = len(text) < self.width
-        exact = fits or (len(text) == self.width and leaf.operator in ("<", ">="))
+        exact = fits or (len(text) == self.width and atom.operator in ("<", ">="))
         reason = "" if exact else "the range ends inside a prefix"
-        if fits or leaf.operator in ("<", "<="):
-            return Projection(Compare(target, leaf.operator, leaf.value), exact, reason)
-        start = pa.scalar(text[: self.width], leaf.value.type)
+        if fits or atom.operator in ("<", "<="):
+            return Projection(Compare(target, atom.operator, atom.value), exact, reason)
+        start = pa.scalar(text[: self.width], atom.value.type)
         return Projection(Compare(target, ">=", start), exact, reason)
 
-    def _project_prefix(self, leaf: Like, target: Column) -> Projection:
-        prefix = leaf.prefix
+    def _project_prefix(self, atom: Like, target: Column) -> Projection:
+        prefix = atom.prefix
         if len(prefix) > self.width:
-            if leaf.negated:
+            if atom.negated:
                 return Projection(NotNull(target), False, "the prefix is longer than the width")
             start = pa.array([prefix[: self.width]])
             return Projection(In(target, start), False, "the prefix is longer than the width")
-        if leaf.is_prefix_test:
-            return Projection(Like(target, leaf.pattern, leaf.negated), True)
-        if leaf.negated or not prefix:
+        if atom.is_prefix_test:
+            return Projection(Like(target, atom.pattern, atom.negated), True)
+        if atom.negated or not prefix:
             return Projection(NotNull(target), False, "the pattern is more than a prefix")
         return Projection(
-            Like(target, _prefix_pattern(prefix)), False, "the pattern is more than a prefix"
+            Like(target, _to_prefix_pattern(prefix)), False, "the pattern is more than a prefix"
         )
 
     def _project_float_range(
-        self, leaf: Compare, source: pa.DataType, target: Column
+        self, atom: Compare, source: pa.DataType, target: Column
     ) -> Projection:
-        """Both infinities truncate to NaN, whose partition a range may reach from either side."""
-        if not math.isfinite(leaf.value.as_py()):
+        """Include the partition of NaN, which also holds both infinities."""
+        if not math.isfinite(atom.value.as_py()):
             return Projection(NotNull(target), False, "infinite values share a partition")
-        inner = self._project_range(leaf, source, target).predicate
+        inner = self._project_range(atom, source, target).predicate
         nan = In(target, pa.array([math.nan]))
         return Projection(any_of((inner, nan)), False, "infinite values share a partition")
 
-    def reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
+    def find_reduction(self, coarser: Transform, source: pa.DataType) -> Transform | None:
         if self == coarser:
             return IDENTITY
-        # Large floats are rounded, and cutting them again rounds again.
+        # Large floats are rounded, so truncating twice may round twice.
         if not isinstance(coarser, Truncate) or pt.is_floating(source):
             return None
         if not coarser.is_repeatable:
             return None
-        if is_text(_decoded(source)):
+        if is_string_type(_decode_type(source)):
             return coarser if coarser.width <= self.width else None
         return coarser if coarser.width % self.width == 0 else None
 
 
-def _prefix_pattern(prefix: str) -> str:
+def _to_prefix_pattern(prefix: str) -> str:
     escaped = "".join("\\" + char if char in "\\%_" else char for char in prefix)
     return escaped + "%"
 
 
-def _decoded(source: pa.DataType) -> pa.DataType:
+def _decode_type(source: pa.DataType) -> pa.DataType:
     return source.value_type if pt.is_dictionary(source) else source
 
 
-def is_text(source: pa.DataType) -> bool:
-    """Whether truncate cuts after code points."""
+def is_string_type(source: pa.DataType) -> bool:
+    """Return whether truncate counts code points."""
     return bool(pt.is_string(source) or pt.is_large_string(source))
 
 

@@ -1,4 +1,4 @@
-"""Equal numbers fall in one partition, whatever their width (format: Partition Expression)."""
+"""Check that equal numbers of any width share a partition (format: Partition Expression)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 _WHOLE_SAMPLES = (0, 1, -1, 2, 5, -7, 10, 34, 100, 127, -128, 255, 1000, 32767, -32768, 10**6)
-# The long one is 0.1 in 32 bits, which 64 bits hold too.
+# The long one is the float32 0.1, exact as float64 too.
 _FLOAT_SAMPLES = (0.0, 0.5, -1.5, 0.10000000149011612, 2.0, 3.25, 1e4, -1e4, math.inf, math.nan)
 
 
-def width_conflict(derivation: Transform, sources: Sequence[pa.DataType]) -> str | None:
-    """A number whose partition depends on its width, in words; None if no sample shows one.
+def find_width_conflict(derivation: Transform, sources: Sequence[pa.DataType]) -> str | None:
+    """Describe a number whose partition depends on its width; None if no sample shows one.
 
-    Samples are tried in every width that can hold them.
+    Evaluate samples in every width that can represent them.
     """
-    alone = [(place,) for place in range(len(sources))]
+    alone = [(position,) for position in range(len(sources))]
     alike = [tuple(n for n, kind in enumerate(sources) if kind == one) for one in sources]
-    for places in dict.fromkeys([*alone, *alike]):
-        source = sources[places[0]]
-        for other in _other_widths(source):
-            samples = list(_samples(source, other))
+    for positions in dict.fromkeys([*alone, *alike]):
+        source = sources[positions[0]]
+        for other in _list_other_widths(source):
+            samples = list(_list_samples(source, other))
             pairs = zip(
-                _values(derivation, sources, places, pa.array(samples, source)),
-                _values(derivation, sources, places, pa.array(samples, other)),
+                _apply_or_none(derivation, sources, positions, pa.array(samples, source)),
+                _apply_or_none(derivation, sources, positions, pa.array(samples, other)),
                 strict=True,
             )
             for sample, (one, two) in zip(samples, pairs, strict=True):
-                # What only the narrower type fails on could never be written in it.
+                # A value for which only the narrower type fails cannot be written in that type.
                 lost = two is None and other.bit_width > source.bit_width
                 if one is not None and (lost or (two is not None and str(one) != str(two))):
                     return (
@@ -49,10 +49,10 @@ def width_conflict(derivation: Transform, sources: Sequence[pa.DataType]) -> str
     return None
 
 
-def _other_widths(source: pa.DataType) -> Iterator[pa.DataType]:
+def _list_other_widths(source: pa.DataType) -> Iterator[pa.DataType]:
     for family in (_SIGNED, _UNSIGNED, _FLOATS):
         if source in family:
-            # Nothing is ever narrowed to a half float, which DataFusion compares oddly.
+            # Columns are never narrowed to float16, which DataFusion compares incorrectly.
             yield from (kind for kind in family if kind not in (source, pa.float16()))
     if pt.is_decimal(source):
         # A decimal column is never narrowed.
@@ -62,37 +62,44 @@ def _other_widths(source: pa.DataType) -> Iterator[pa.DataType]:
                 yield kind
 
 
-def _samples(source: pa.DataType, other: pa.DataType) -> Iterator[Any]:
-    """Values that both types hold exactly."""
+def _list_samples(source: pa.DataType, other: pa.DataType) -> Iterator[Any]:
+    """Yield values that both types represent exactly."""
     extremes = (2 ** (kind.bit_width - sign) - 1 for kind in (source, other) for sign in (0, 1))
     whole: tuple[Any, ...] = (*_WHOLE_SAMPLES, *extremes)
     if pt.is_decimal(source):
         whole = (*whole, *(Decimal(sample).scaleb(-source.scale) for sample in _WHOLE_SAMPLES))
     for sample in _FLOAT_SAMPLES if pt.is_floating(source) else whole:
         try:
-            held = pa.scalar(sample, source).as_py()
-            if repr(pa.scalar(held, other).as_py()) == repr(held):
-                yield held
+            value = pa.scalar(sample, source).as_py()
+            if repr(pa.scalar(value, other).as_py()) == repr(value):
+                yield value
         except (pa.ArrowInvalid, OverflowError):
             continue
 
 
-def _values(
-    derivation: Transform, sources: Sequence[pa.DataType], places: Sequence[int], samples: pa.Array
+def _apply_or_none(
+    derivation: Transform,
+    sources: Sequence[pa.DataType],
+    positions: Sequence[int],
+    samples: pa.Array,
 ) -> list[pa.Scalar | None]:
-    """The partition values of the samples in some sources; None where one cannot be had."""
-    fillers = (_filler(source, len(samples)) for source in sources)
-    columns = [samples if place in places else filler for place, filler in enumerate(fillers)]
+    """Compute the partition values of samples in some sources; None where evaluation fails."""
+    fillers = (_make_filler(source, len(samples)) for source in sources)
+    columns = [
+        samples if position in positions else filler for position, filler in enumerate(fillers)
+    ]
     try:
         return list(derivation.apply(*columns))
     except SchemaMismatch:
         if len(samples) == 1:
             return [None]
     singles = (samples.slice(index, 1) for index in range(len(samples)))
-    return [value for one in singles for value in _values(derivation, sources, places, one)]
+    return [
+        value for one in singles for value in _apply_or_none(derivation, sources, positions, one)
+    ]
 
 
-def _filler(source: pa.DataType, rows: int) -> pa.Array:
+def _make_filler(source: pa.DataType, rows: int) -> pa.Array:
     for plain in (1, "a", b"a", True):
         try:
             return pa.array([plain] * rows, source)

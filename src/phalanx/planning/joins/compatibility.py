@@ -1,8 +1,8 @@
-"""Which partition fields let two namespaces be joined without a shuffle (format: Storage
-Partitioned Join, Transform Compatibility).
+"""Find the partition fields that join two tables without a shuffle (format: Storage Partitioned
+Join, Transform Compatibility).
 
-A pair of fields is usable if both can be brought to one common value: rows with equal join keys
-then always meet in the same group, so each group is joined on its own.
+A pair of fields is usable if both can be reduced to a common value: rows with equal join keys are
+then always in the same group, so each group is joined on its own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from phalanx.model.specs.spec import PartitionField, PartitionSpec
 from phalanx.model.transforms.buckets import Bucket
 from phalanx.model.transforms.calendar_parts import CalendarPart
 from phalanx.model.transforms.transform import IDENTITY, Transform
-from phalanx.planning.joins.keys import is_finer_than_compared
+from phalanx.planning.joins.keys import has_nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
 class JoinSide:
-    """One side of a join: a spec of it, and the schema that names its columns."""
+    """One spec of a joined table, with the table's schema."""
 
     spec: PartitionSpec
     schema: Schema
@@ -32,7 +32,7 @@ class JoinSide:
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """A pair of partition fields, and what brings each one's values to a common value."""
+    """A pair of partition fields with the reductions of their values to a common value."""
 
     left: PartitionField
     right: PartitionField
@@ -42,54 +42,56 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """The pairs of fields that group a join; without any, `reason` says why."""
+    """The pairs of fields that group a join. If there are none, `reason` says why."""
 
     keys: tuple[GroupKey, ...]
     reason: str = ""
 
     @property
     def compatible(self) -> bool:
-        """Whether the join can be grouped at all."""
+        """Whether the join can be grouped."""
         return bool(self.keys)
 
 
-def compatibility(left: JoinSide, right: JoinSide, on: Sequence[tuple[str, str]]) -> Compatibility:
-    """How partitions of two specs can be paired for a join on pairs of equal columns."""
-    joined = {(_source_id(left, one), _source_id(right, other)) for one, other in on}
+def find_compatibility(
+    left: JoinSide, right: JoinSide, on: Sequence[tuple[str, str]]
+) -> Compatibility:
+    """Find how to pair the partitions of two specs for a join on equal columns."""
+    joined = {(_resolve_source(left, one), _resolve_source(right, other)) for one, other in on}
     keys: list[GroupKey] = []
     reasons: list[str] = []
     for one in left.spec.fields:
         for other in right.spec.fields:
             if not _are_joined(one, other, joined):
                 continue
-            key = _pair(one, other, left, right)
+            key = _pair_fields(one, other, left, right)
             if isinstance(key, GroupKey):
                 keys.append(key)
             else:
                 reasons.append(key)
     if not keys and not reasons:
         columns = ", ".join(a if a == b else f"{a} = {b}" for a, b in on)
-        reasons.append(f"no pair of partition fields comes from the join columns ({columns})")
+        reasons.append(f"no pair of partition fields is derived from the join columns ({columns})")
     return Compatibility(tuple(keys), "" if keys else "; ".join(reasons))
 
 
 def _are_joined(
     one: PartitionField, other: PartitionField, joined: Collection[tuple[int, int]]
 ) -> bool:
-    """Whether every source of a field is joined with the other field's source in its place."""
+    """Return whether the sources of two fields are joined with each other, in order."""
     if len(one.source_ids) != len(other.source_ids):
         return False
     return all(pair in joined for pair in zip(one.source_ids, other.source_ids, strict=True))
 
 
-def _source_id(side: JoinSide, column: str) -> int:
+def _resolve_source(side: JoinSide, column: str) -> int:
     try:
         return side.schema.id_of(column)
     except InvalidSchema as error:
         raise InvalidSpec(f"Cannot join on {column!r}: {error}") from None
 
 
-def _pair(
+def _pair_fields(
     one: PartitionField, other: PartitionField, left: JoinSide, right: JoinSide
 ) -> GroupKey | str:
     shown = f"{one.label(left.schema)} and {other.label(right.schema)}"
@@ -97,25 +99,25 @@ def _pair(
         (left.schema.type_of(source), right.schema.type_of(target))
         for source, target in zip(one.source_ids, other.source_ids, strict=True)
     ]
-    for mine, theirs in kinds:
-        if not _hold_equal_values_alike(mine, theirs):
-            return f"{shown} have sources of types {mine} and {theirs}"
-    mine, theirs = kinds[0]
-    if any(is_finer_than_compared(kind) for pair in kinds for kind in pair) and not any(
+    for left_type, right_type in kinds:
+        if not _have_equal_partition_values(left_type, right_type):
+            return f"{shown} have sources of types {left_type} and {right_type}"
+    left_type, right_type = kinds[0]
+    if any(has_nanoseconds(kind) for pair in kinds for kind in pair) and not any(
         isinstance(field.derivation, Bucket | CalendarPart) for field in (one, other)
     ):
-        return f"{shown} tell nanoseconds apart, which a join compares as microseconds"
-    if (reduction := one.derivation.reduction(other.derivation, mine)) is not None:
+        return f"{shown} distinguish nanoseconds, but a join compares microseconds"
+    if (reduction := one.derivation.find_reduction(other.derivation, left_type)) is not None:
         return GroupKey(one, other, reduction, IDENTITY)
-    if (reduction := other.derivation.reduction(one.derivation, theirs)) is not None:
+    if (reduction := other.derivation.find_reduction(one.derivation, right_type)) is not None:
         return GroupKey(one, other, IDENTITY, reduction)
     return f"{shown} are not compatible"
 
 
-def _hold_equal_values_alike(mine: pa.DataType, theirs: pa.DataType) -> bool:
-    """Whether values that a join finds equal have equal partition values."""
-    mine, theirs = (k.value_type if pt.is_dictionary(k) else k for k in (mine, theirs))
-    if mine == theirs:
+def _have_equal_partition_values(left: pa.DataType, right: pa.DataType) -> bool:
+    """Return whether values that are equal in a join have equal partition values."""
+    left, right = (k.value_type if pt.is_dictionary(k) else k for k in (left, right))
+    if left == right:
         return True
     families = (
         pt.is_integer,
@@ -126,6 +128,6 @@ def _hold_equal_values_alike(mine: pa.DataType, theirs: pa.DataType) -> bool:
         lambda kind: pt.is_timestamp(kind) and kind.tz is None,
         lambda kind: pt.is_timestamp(kind) and kind.tz is not None,
     )
-    if pt.is_decimal(mine) and pt.is_decimal(theirs):
-        return bool(mine.scale == theirs.scale)
-    return any(family(mine) and family(theirs) for family in families)
+    if pt.is_decimal(left) and pt.is_decimal(right):
+        return bool(left.scale == right.scale)
+    return any(family(left) and family(right) for family in families)

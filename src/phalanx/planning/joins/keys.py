@@ -1,7 +1,7 @@
-"""The columns that a join compares, and the form in which their values are equal.
+"""The columns that a join compares, and the type in which it compares them.
 
-Values compare as in Spark: whatever their width, with one zero and one NaN, moments by the
-microsecond. NULL equals nothing.
+Values compare as in Spark: regardless of width, −0.0 equal to 0.0, all NaN equal, and times in
+microseconds. NULL equals nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidSchema, SchemaMismatch
+from phalanx.errors import InvalidArgument, InvalidSchema, SchemaMismatch
 from phalanx.model.schema.schema import Schema
-from phalanx.model.sql.literals import one_form
+from phalanx.model.sql.literals import normalize_values
 
-On: TypeAlias = str | Sequence[str | tuple[str, str]]
-_MOST_DIGITS = 38
+JoinOn: TypeAlias = str | Sequence[str | tuple[str, str]]
+_MAX_DIGITS = 38
 
 
 @dataclass(frozen=True, slots=True)
 class JoinKey:
-    """A column of each side, and the type in which the two are compared."""
+    """A column of each side, and the type in which they are compared."""
 
     left: str
     right: str
@@ -32,51 +32,51 @@ class JoinKey:
 
     @property
     def columns(self) -> tuple[str, str]:
-        """The columns, left and right."""
+        """The left and the right column."""
         return self.left, self.right
 
     def __str__(self) -> str:
         return self.left if self.left == self.right else f"{self.left} = {self.right}"
 
 
-def join_keys(on: On, left: Schema, right: Schema) -> tuple[JoinKey, ...]:
-    """The pairs of columns that `on` names: a column, a list of them, or of (left, right)."""
+def resolve_join_keys(on: JoinOn, left: Schema, right: Schema) -> tuple[JoinKey, ...]:
+    """Resolve `on`: a column, a list of columns, or a list of (left, right) pairs."""
     pairs = [on] if isinstance(on, str) else list(on) if isinstance(on, Sequence) else []
     if not pairs:
-        raise SchemaMismatch(
+        raise InvalidArgument(
             f"Cannot join on {on!r}: expected a column, a list of columns, or a list of "
             "(left, right) pairs."
         )
-    return tuple(dict.fromkeys(_key(pair, left, right) for pair in pairs))
+    return tuple(dict.fromkeys(_resolve_key(pair, left, right) for pair in pairs))
 
 
-def _key(pair: object, left: Schema, right: Schema) -> JoinKey:
+def _resolve_key(pair: object, left: Schema, right: Schema) -> JoinKey:
     names = (pair, pair) if isinstance(pair, str) else pair
     if not (
         isinstance(names, tuple | list)
         and len(names) == 2
         and all(isinstance(name, str) for name in names)
     ):
-        raise SchemaMismatch(
+        raise InvalidArgument(
             f"Cannot join on {pair!r}: expected the name of a column, or a pair of names (left, "
             "right)."
         )
     one, other = (
-        _column(name, schema, side)
+        _resolve_column(name, schema, side)
         for name, schema, side in zip(names, (left, right), ("left", "right"), strict=True)
     )
-    mine, theirs = left.arrow.field(one).type, right.arrow.field(other).type
-    common = common_type(mine, theirs)
+    left_type, right_type = left.arrow.field(one).type, right.arrow.field(other).type
+    common = find_common_type(left_type, right_type)
     if common is None:
         raise SchemaMismatch(
-            f"Cannot join on {one!r} ({mine}) and {other!r} ({theirs}): expected numbers of one "
-            "kind, text, bytes, dates, times, or timestamps which all have a zone or all have "
-            "none. Give one table a column of the other's type."
+            f"Cannot join on {one!r} ({left_type}) and {other!r} ({right_type}): expected "
+            "numbers of one kind, text, bytes, dates, times, or timestamps that both have a time "
+            "zone or both have none. Give one table a column of the other's type."
         )
     return JoinKey(one, other, common)
 
 
-def _column(name: str, schema: Schema, side: str) -> str:
+def _resolve_column(name: str, schema: Schema, side: str) -> str:
     try:
         path = schema.resolve(name)
     except InvalidSchema as error:
@@ -89,18 +89,18 @@ def _column(name: str, schema: Schema, side: str) -> str:
     return path[0]
 
 
-def common_type(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType | None:
-    """The type in which two columns are compared; None where they are not."""
-    mine, theirs = (_decoded(kind) for kind in (mine, theirs))
-    both = (mine, theirs)
+def find_common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Return the type in which two columns are compared; None if they are not comparable."""
+    left, right = (_decode_type(kind) for kind in (left, right))
+    both = (left, right)
     if all(map(pt.is_integer, both)):
         if pa.uint64() not in both:
             return pa.int64()
-        return pa.uint64() if mine == theirs else pa.decimal128(20, 0)
+        return pa.uint64() if left == right else pa.decimal128(20, 0)
     if all(map(pt.is_decimal, both)):
-        scale = max(0, mine.scale, theirs.scale)
+        scale = max(0, left.scale, right.scale)
         digits = scale + max(kind.precision - kind.scale for kind in both)
-        return pa.decimal128(digits, scale) if digits <= _MOST_DIGITS else None
+        return pa.decimal128(digits, scale) if digits <= _MAX_DIGITS else None
     if all(map(pt.is_timestamp, both)):
         zones = {kind.tz is None for kind in both}
         return None if len(zones) > 1 else pa.timestamp("us", None if True in zones else "UTC")
@@ -111,21 +111,21 @@ def common_type(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType | None:
         (_is_binary, pa.binary()),
         (pt.is_date, pa.date32()),
         (pt.is_time, pa.time64("us")),
-        # A time span in microseconds.
+        # Durations compare as microseconds.
         (pt.is_duration, pa.int64()),
     )
     return next((kind for test, kind in families if all(map(test, both))), None)
 
 
-def comparable(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values in the type in which they are compared, equal ones in one form."""
+def to_comparable(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast values to the type of the comparison and normalize equal values."""
     if pt.is_duration(column.type) and not pt.is_duration(kind):
-        column = in_type(column, pa.duration("us"))
-    return one_form(in_type(column, kind))
+        column = cast_values(column, pa.duration("us"))
+    return normalize_values(cast_values(column, kind))
 
 
-def in_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The same values in another type of their kind; nanoseconds are cut to microseconds."""
+def cast_values(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast values to a related type, truncating nanoseconds to microseconds."""
     if pt.is_dictionary(column.type):
         column = column.dictionary_decode()
     given = column.type
@@ -138,13 +138,13 @@ def in_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(kind, safe=not pt.is_time64(given))
 
 
-def is_finer_than_compared(kind: pa.DataType) -> bool:
-    """Whether values that differ may be compared as equal: nanoseconds are cut."""
+def has_nanoseconds(kind: pa.DataType) -> bool:
+    """Return whether the type has nanoseconds, which a join truncates to microseconds."""
     temporal = pt.is_timestamp(kind) or pt.is_duration(kind) or pt.is_time64(kind)
     return bool(temporal and kind.unit == "ns")
 
 
-def _decoded(kind: pa.DataType) -> pa.DataType:
+def _decode_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pt.is_dictionary(kind) else kind
 
 

@@ -1,18 +1,18 @@
-"""The kinds of join, and what each one keeps."""
+"""The kinds of join and their names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
-from phalanx.errors import PhalanxError
+from phalanx.arguments import JoinHow
+from phalanx.errors import InvalidArgument
 
-How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
-# The right rows without a partner: what a left join lacks to be a full one.
-Kind: TypeAlias = How | Literal["right_anti"]
-HOWS: tuple[How, ...] = get_args(How)
-_ALIASES: dict[str, How] = {
-    **{name: name for name in HOWS},
+# The right rows without a partner, which complete a left join to a full join.
+JoinKind: TypeAlias = JoinHow | Literal["right_anti"]
+JOIN_HOWS: tuple[JoinHow, ...] = get_args(JoinHow)
+_ALIASES: dict[str, JoinHow] = {
+    **{name: name for name in JOIN_HOWS},
     **dict.fromkeys(("leftouter", "left_outer"), "left"),
     **dict.fromkeys(("rightouter", "right_outer"), "right"),
     **dict.fromkeys(("outer", "fullouter", "full_outer"), "full"),
@@ -21,16 +21,18 @@ _ALIASES: dict[str, How] = {
 }
 
 
-def how_of(text: str) -> How:
-    """The kind of join that a word of Spark's means."""
+def parse_how(text: str) -> JoinHow:
+    """Return the kind of join for one of Spark's names."""
     found = _ALIASES.get(text.lower()) if isinstance(text, str) else None
     if found is None:
-        raise PhalanxError(f"Cannot join with how={text!r}: expected one of {', '.join(HOWS)}.")
+        raise InvalidArgument(
+            f"Cannot join with how={text!r}: expected one of {', '.join(JOIN_HOWS)}."
+        )
     return found
 
 
-def can_give_rows(kind: Kind, left: Sequence[object], right: Sequence[object]) -> bool:
-    """Whether a join of these leaves can have a row in its result."""
+def can_produce_rows(kind: JoinKind, left: Sequence[object], right: Sequence[object]) -> bool:
+    """Return whether a join of these leaves can produce rows."""
     match kind:
         case "inner" | "semi":
             return bool(left) and bool(right)

@@ -1,4 +1,4 @@
-"""What a join is planned from: the leaves of both sides, and where leaves of two specs meet."""
+"""The input of a join plan: the leaves of both sides, and which leaves of two specs match."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ import numpy as np
 import pyarrow as pa
 
 from phalanx.model.predicates.predicate import TRUE, Predicate
-from phalanx.model.schema.grouping import group, order_of
+from phalanx.model.schema.grouping import group_rows, sort_indices
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.partition_key import PartitionKey, plain_values
+from phalanx.model.specs.partition_key import PartitionKey, to_python_values
 from phalanx.model.specs.spec import PartitionField, PartitionSpec
-from phalanx.planning.joins.compatibility import Compatibility, GroupKey, JoinSide, compatibility
-from phalanx.planning.joins.keys import JoinKey, common_type, comparable
+from phalanx.planning.joins.compatibility import (
+    Compatibility,
+    GroupKey,
+    JoinSide,
+    find_compatibility,
+)
+from phalanx.planning.joins.keys import JoinKey, find_common_type, to_comparable
 
 
 @dataclass(frozen=True, slots=True)
-class Fragment:
-    """A part of a leaf that can be read by itself."""
+class JoinFragment:
+    """A fragment of a leaf, which can be read by itself."""
 
     id: int
     rows: int
@@ -30,46 +35,46 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class JoinLeaf:
-    """A leaf with rows: in which version it is read, what is filtered, and how large it is."""
+    """A leaf to join, with its version, residual filter and fragments. Internal: `predicate`."""
 
     key: PartitionKey
     location: str
     version: int | None
-    fragments: tuple[Fragment, ...]
+    fragments: tuple[JoinFragment, ...]
     residual: str | None = None
     predicate: Predicate = field(default=TRUE, compare=False, repr=False)
 
     @property
     def rows(self) -> int:
-        """How many rows it has, before anything is filtered."""
+        """The number of rows, before filtering."""
         return sum(fragment.rows for fragment in self.fragments)
 
     @property
     def bytes(self) -> int:
-        """How many bytes its data files have."""
+        """The bytes of its data files."""
         return sum(fragment.bytes for fragment in self.fragments)
 
 
 @dataclass(frozen=True, slots=True)
 class SpecLeaves:
-    """The leaves of one spec version that have rows, with their partition values as columns."""
+    """The non-empty leaves of one spec version, with their partition values as columns."""
 
     spec: PartitionSpec
     leaves: tuple[JoinLeaf, ...]
     values: pa.Table
 
-    def sorted(self) -> SpecLeaves:
-        """In the order of the values, NULL last, whatever order they came in."""
+    def sort(self) -> SpecLeaves:
+        """Return the leaves sorted by their values, NULL last."""
         locations = pa.array([leaf.location for leaf in self.leaves], pa.string())
         names = list(map(str, range(self.values.num_columns + 1)))
-        order = order_of(pa.table([*self.values.columns, locations], names=names))
-        leaves = tuple(self.leaves[place] for place in order.to_pylist())
+        order = sort_indices(pa.table([*self.values.columns, locations], names=names))
+        leaves = tuple(self.leaves[position] for position in order.to_pylist())
         return SpecLeaves(self.spec, leaves, self.values.take(order))
 
 
 @dataclass(frozen=True)
 class JoinedTable:
-    """One side of a join: a table, and the leaves it has under each spec version."""
+    """One side of a join: a table and its leaves under each spec version. Internal: `schema`."""
 
     uri: str
     schema: Schema
@@ -77,17 +82,17 @@ class JoinedTable:
 
     @cached_property
     def leaves(self) -> tuple[JoinLeaf, ...]:
-        """All leaves, spec by spec: a leaf goes by its place here."""
+        """All leaves, spec by spec. Plans refer to a leaf by its position here."""
         return tuple(leaf for each in self.specs for leaf in each.leaves)
 
-    def first_of(self, spec_id: int) -> int:
-        """The place of the first leaf of a spec."""
+    def first_position(self, spec_id: int) -> int:
+        """Return the position of the first leaf of a spec."""
         return sum(len(each.leaves) for each in self.specs if each.spec.id < spec_id)
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """Leaves of two specs with the same common values: rows with equal keys are in one of them."""
+class LeafMatch:
+    """The leaves of two specs with the same common values."""
 
     values: tuple[Any, ...]
     left: tuple[int, ...]
@@ -95,22 +100,22 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionPair:
-    """A spec version of each side: by which fields its leaves meet, or why they do not."""
+class SpecPair:
+    """A spec version of each side: the fields that match its leaves, or why there are none."""
 
     left: int
     right: int
     keys: tuple[GroupKey, ...]
     reason: str
-    meetings: tuple[Meeting, ...]
+    matches: tuple[LeafMatch, ...]
 
     @property
     def compatible(self) -> bool:
-        """Whether it can be joined leaf by leaf."""
+        """Whether the versions can be joined leaf by leaf."""
         return bool(self.keys)
 
     def to_dict(self) -> dict[str, Any]:
-        """The pair as JSON has it."""
+        """Return the pair for JSON."""
         return {
             "left_spec": self.left,
             "right_spec": self.right,
@@ -125,78 +130,90 @@ class VersionPair:
                 }
                 for key in self.keys
             ],
-            "common_values": len(self.meetings),
+            "common_values": len(self.matches),
         }
 
 
-def paired(left: JoinedTable, right: JoinedTable, keys: Sequence[JoinKey]) -> list[VersionPair]:
-    """Every pair of spec versions, each planned on its own."""
+def pair_all_specs(
+    left: JoinedTable, right: JoinedTable, keys: Sequence[JoinKey]
+) -> list[SpecPair]:
+    """Return every pair of spec versions, each planned on its own."""
     on = [key.columns for key in keys]
-    return [_pair(left, right, mine, theirs, on) for mine in left.specs for theirs in right.specs]
+    return [
+        _pair_specs(left, right, left_spec, right_spec, on)
+        for left_spec in left.specs
+        for right_spec in right.specs
+    ]
 
 
-def _pair(
+def _pair_specs(
     left: JoinedTable,
     right: JoinedTable,
-    mine: SpecLeaves,
-    theirs: SpecLeaves,
+    left_spec: SpecLeaves,
+    right_spec: SpecLeaves,
     on: Sequence[tuple[str, str]],
-) -> VersionPair:
-    found: Compatibility = compatibility(
-        JoinSide(mine.spec, left.schema), JoinSide(theirs.spec, right.schema), on
+) -> SpecPair:
+    found: Compatibility = find_compatibility(
+        JoinSide(left_spec.spec, left.schema), JoinSide(right_spec.spec, right.schema), on
     )
     if not found.compatible:
-        return VersionPair(mine.spec.id, theirs.spec.id, (), found.reason, ())
-    starts = left.first_of(mine.spec.id), right.first_of(theirs.spec.id)
-    meetings = _meetings(mine, theirs, found.keys, starts)
-    return VersionPair(mine.spec.id, theirs.spec.id, found.keys, "", meetings)
+        return SpecPair(left_spec.spec.id, right_spec.spec.id, (), found.reason, ())
+    starts = left.first_position(left_spec.spec.id), right.first_position(right_spec.spec.id)
+    meetings = _match_leaves(left_spec, right_spec, found.keys, starts)
+    return SpecPair(left_spec.spec.id, right_spec.spec.id, found.keys, "", meetings)
 
 
-def _meetings(
-    mine: SpecLeaves, theirs: SpecLeaves, keys: Sequence[GroupKey], starts: tuple[int, int]
-) -> tuple[Meeting, ...]:
-    """Where leaves have the same common values."""
+def _match_leaves(
+    left_spec: SpecLeaves, right_spec: SpecLeaves, keys: Sequence[GroupKey], starts: tuple[int, int]
+) -> tuple[LeafMatch, ...]:
+    """Return the leaves with the same common values."""
     columns = []
     for key in keys:
-        one = key.left_reduction.apply(_column(mine, key.left))
-        other = key.right_reduction.apply(_column(theirs, key.right))
-        kind = common_type(one.type, other.type)
+        one = key.left_reduction.apply(_read_column(left_spec, key.left))
+        other = key.right_reduction.apply(_read_column(right_spec, key.right))
+        kind = find_common_type(one.type, other.type)
         if kind is None:
-            # Fewer columns put more leaves together, which is never wrong.
+            # Fewer columns match more leaves, which is always correct.
             continue
-        columns.append(pa.chunked_array([comparable(one, kind), comparable(other, kind)], kind))
+        columns.append(
+            pa.chunked_array([to_comparable(one, kind), to_comparable(other, kind)], kind)
+        )
     names = list(map(str, range(len(columns))))
-    groups = group(pa.table(columns, names=names), len(mine.leaves) + len(theirs.leaves))
+    groups = group_rows(
+        pa.table(columns, names=names), len(left_spec.leaves) + len(right_spec.leaves)
+    )
     matching = np.concatenate(
         [
-            _can_match(mine, [key.left for key in keys]),
-            _can_match(theirs, [key.right for key in keys]),
+            _find_matchable(left_spec, [key.left for key in keys]),
+            _find_matchable(right_spec, [key.right for key in keys]),
         ]
     )
     codes = np.where(matching, groups.codes, -1).tolist()
-    ours: dict[int, list[int]] = {}
-    others: dict[int, list[int]] = {}
-    for place, code in enumerate(codes[: len(mine.leaves)]):
-        ours.setdefault(code, []).append(starts[0] + place)
-    for place, code in enumerate(codes[len(mine.leaves) :]):
-        others.setdefault(code, []).append(starts[1] + place)
-    values = [plain_values(column) for column in groups.keys.columns]
+    left_by_code: dict[int, list[int]] = {}
+    right_by_code: dict[int, list[int]] = {}
+    for position, code in enumerate(codes[: len(left_spec.leaves)]):
+        left_by_code.setdefault(code, []).append(starts[0] + position)
+    for position, code in enumerate(codes[len(left_spec.leaves) :]):
+        right_by_code.setdefault(code, []).append(starts[1] + position)
+    values = [to_python_values(column) for column in groups.keys.columns]
     return tuple(
-        Meeting(tuple(column[code] for column in values), tuple(places), tuple(others[code]))
-        for code, places in ours.items()
-        if code >= 0 and code in others
+        LeafMatch(
+            tuple(column[code] for column in values), tuple(positions), tuple(right_by_code[code])
+        )
+        for code, positions in left_by_code.items()
+        if code >= 0 and code in right_by_code
     )
 
 
-def _column(side: SpecLeaves, field: PartitionField) -> pa.Array:
+def _read_column(side: SpecLeaves, field: PartitionField) -> pa.Array:
     return side.values.column(field.field_id).combine_chunks()
 
 
-def _can_match(side: SpecLeaves, fields: Sequence[PartitionField]) -> np.ndarray[Any, Any]:
-    """Whether some row of each leaf may have a partner: NULL in a transform tells of NULL keys."""
+def _find_matchable(side: SpecLeaves, fields: Sequence[PartitionField]) -> np.ndarray[Any, Any]:
+    """Return for each leaf whether a row may have a partner: NULL keys have none."""
     can = np.ones(len(side.leaves), dtype=bool)
     for each in fields:
-        # An expression may be NULL for keys that are not.
+        # An expression may be NULL for keys that are not NULL.
         if each.transform is not None:
-            can &= _column(side, each).is_valid().to_numpy(zero_copy_only=False)
+            can &= _read_column(side, each).is_valid().to_numpy(zero_copy_only=False)
     return can

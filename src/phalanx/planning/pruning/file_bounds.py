@@ -1,6 +1,6 @@
-"""Which files can hold a matching row, by the least and greatest value of each column in them.
+"""Find files that may hold a matching row, by the minimum and maximum of each column.
 
-A column of bounds says something of every file at once. What is unknown may match.
+The bounds of all files are Arrow columns. Unknown bounds may match.
 """
 
 from __future__ import annotations
@@ -17,62 +17,65 @@ import pyarrow.types as pt
 from phalanx.model.predicates.predicate import (
     Always,
     And,
+    AtomicPredicate,
     Compare,
     In,
     IsNull,
-    Leaf,
     NotNull,
     Opaque,
     Or,
     Predicate,
 )
+from phalanx.model.schema.names import FieldPath
 from phalanx.model.sql.syntax import Column
-from phalanx.planning.pruning.fields import Path
 
-Verdicts = npt.NDArray[np.bool_]
-# More values than these are looked at only by their least and greatest.
-_MOST_VALUES = 64
+FileFlags = npt.NDArray[np.bool_]
+# Compare only the minimum and maximum of longer lists.
+_MAX_VALUES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class FileBounds:
-    """For each file: the bounds of a column (NULL: unknown), and whether it may hold such values.
+    """The bounds of a column in each file; NULL is unknown.
 
-    `others` are those that the bounds do not cover, such as NaN.
+    The flags say whether a file may hold NULL, other values, and values that the bounds do not
+    cover, such as NaN.
     """
 
     low: pa.Array
     high: pa.Array
-    nulls: Verdicts
-    values: Verdicts
-    others: Verdicts
+    may_have_nulls: FileFlags
+    may_have_values: FileFlags
+    may_have_uncovered: FileFlags
 
     def slice(self, start: int, files: int) -> FileBounds:
-        """The bounds of some of the files, which follow each other."""
+        """Return the bounds of consecutive files."""
         end = start + files
         return FileBounds(
             self.low.slice(start, files),
             self.high.slice(start, files),
-            self.nulls[start:end],
-            self.values[start:end],
-            self.others[start:end],
+            self.may_have_nulls[start:end],
+            self.may_have_values[start:end],
+            self.may_have_uncovered[start:end],
         )
 
 
-def may_match(predicate: Predicate, bounds: Mapping[Path, FileBounds], files: int) -> Verdicts:
-    """For each file whether the predicate can be TRUE for a row of it."""
+def find_matching_files(
+    predicate: Predicate, bounds: Mapping[FieldPath, FileBounds], files: int
+) -> FileFlags:
+    """Return for each file whether the predicate can be TRUE for one of its rows."""
     match predicate:
         case Always(value=value):
             return np.full(files, value)
         case And(parts=parts):
             found = np.ones(files, dtype=bool)
             for part in parts:
-                found &= may_match(part, bounds, files)
+                found &= find_matching_files(part, bounds, files)
             return found
         case Or(parts=parts):
             found = np.zeros(files, dtype=bool)
             for part in parts:
-                found |= may_match(part, bounds, files)
+                found |= find_matching_files(part, bounds, files)
             return found
         case Opaque():
             return np.ones(files, dtype=bool)
@@ -81,54 +84,56 @@ def may_match(predicate: Predicate, bounds: Mapping[Path, FileBounds], files: in
     if known is None:
         return np.ones(files, dtype=bool)
     try:
-        return _leaf_may_match(predicate, known)
+        return _match_atom(predicate, known)
     except pa.ArrowException:
-        # A constant that Arrow does not compare with the bounds: nothing can be said.
-        return known.values
+        # Arrow cannot compare the constant with the bounds, so every file may match.
+        return known.may_have_values
 
 
-def _leaf_may_match(leaf: Leaf, known: FileBounds) -> Verdicts:
-    match leaf:
+def _match_atom(atom: AtomicPredicate, known: FileBounds) -> FileFlags:
+    match atom:
         case IsNull():
-            return known.nulls
+            return known.may_have_nulls
         case NotNull():
-            return known.values
+            return known.may_have_values
         case Compare(operator=operator, value=value):
-            return known.values & (known.others | _compares(known, operator, value))
+            return known.may_have_values & (
+                known.may_have_uncovered | _match_comparison(known, operator, value)
+            )
         case In(values=values):
-            return known.values & (known.others | _meets(known, values))
-    return known.values
+            return known.may_have_values & (known.may_have_uncovered | _match_values(known, values))
+    return known.may_have_values
 
 
-def _compares(known: FileBounds, operator: str, value: pa.Scalar) -> Verdicts:
-    # Zeros of both signs are one bound, but not one value.
+def _match_comparison(known: FileBounds, operator: str, value: pa.Scalar) -> FileFlags:
+    # −0.0 and 0.0 are equal bounds, but different values.
     loose = pt.is_floating(value.type)
     if operator in ("<", "<="):
         compare = pc.less_equal if loose or operator == "<=" else pc.less
-        return _or_unknown(compare(known.low, value))
+        return _fill_unknown(compare(known.low, value))
     compare = pc.greater_equal if loose or operator == ">=" else pc.greater
-    return _or_unknown(compare(known.high, value))
+    return _fill_unknown(compare(known.high, value))
 
 
-def _meets(known: FileBounds, values: pa.Array) -> Verdicts:
-    """Whether any of the values lies within the bounds."""
+def _match_values(known: FileBounds, values: pa.Array) -> FileFlags:
+    """Return for each file whether a value lies within the bounds."""
     if pt.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
         return np.ones(len(known.low), dtype=bool)
-    if len(values) > _MOST_VALUES:
+    if len(values) > _MAX_VALUES:
         ordered = values.take(pc.sort_indices(values))
-        return _or_unknown(
+        return _fill_unknown(
             pc.and_kleene(
                 pc.less_equal(known.low, ordered[-1]), pc.greater_equal(known.high, ordered[0])
             )
         )
     found = np.zeros(len(known.low), dtype=bool)
     for value in values:
-        found |= _or_unknown(
+        found |= _fill_unknown(
             pc.and_kleene(pc.less_equal(known.low, value), pc.greater_equal(known.high, value))
         )
     return found
 
 
-def _or_unknown(verdicts: pa.Array) -> Verdicts:
-    found: Verdicts = pc.fill_null(verdicts, True).to_numpy(zero_copy_only=False)
+def _fill_unknown(verdicts: pa.Array) -> FileFlags:
+    found: FileFlags = pc.fill_null(verdicts, True).to_numpy(zero_copy_only=False)
     return found

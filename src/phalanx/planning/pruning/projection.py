@@ -1,8 +1,8 @@
-"""What a predicate on rows says about the partition values of one spec.
+"""Project a predicate on rows onto the partition values of one spec.
 
-Leaves go through the transform of each field alone. Two things need more than one field at once:
-finite sets of values, which give whole tuples of partition values; and ranges over the date
-chain, where year, month, day and hour compare like digits.
+Each atom is projected by the transform of each field. Two cases need several fields at once: finite
+sets of values, which give tuples of partition values, and ranges over the date chain, where year,
+month, day and hour compare like digits.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from phalanx.model.predicates.predicate import (
     TRUE,
     Always,
     And,
+    AtomicPredicate,
     Compare,
     In,
     IsNull,
-    Leaf,
     Like,
     NotIn,
     NotNull,
@@ -32,29 +32,30 @@ from phalanx.model.predicates.predicate import (
     Predicate,
     all_of,
     any_of,
-    columns_of,
-    conjuncts,
-    leaves,
+    find_predicate_columns,
+    split_conjuncts,
+    walk_atomic_predicates,
 )
-from phalanx.model.predicates.rendering import summary, to_datafusion
+from phalanx.model.predicates.rendering import summarize, to_datafusion
 from phalanx.model.predicates.uncast import uncast_comparison, uncast_membership
+from phalanx.model.schema.names import FieldPath
 from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.model.sql.syntax import Column, columns
+from phalanx.model.sql.syntax import Column, find_columns
 from phalanx.model.transforms.buckets import MultiBucket
 from phalanx.model.transforms.transform import Projection
-from phalanx.planning.pruning.date_chain import chain_of, ends_on_a_part, project_chain
-from phalanx.planning.pruning.fields import BoundField, Path, bound_fields
-from phalanx.planning.pruning.points import points_of, project_points
+from phalanx.planning.pruning.date_chain import find_chain, is_aligned_with_chain, project_chain
+from phalanx.planning.pruning.fields import BoundField, bind_fields
+from phalanx.planning.pruning.points import find_points, project_points
 
-_MOST_DISJUNCTS = 64
+_MAX_DISJUNCTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What became of one condition under a spec, and why.
+    """How one condition was projected on a spec, and why.
 
-    `fails_open` marks a condition on a partition source that prunes nothing all the same.
+    `fails_open` marks a condition on a partition source that prunes nothing.
     """
 
     condition: str
@@ -66,10 +67,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class SpecProjection:
-    """A predicate as one spec sees it.
+    """A predicate projected on one spec.
 
-    `filter` is over the spec's manifest columns; `residual` is what the scan still has to apply
-    to every partition that passes; `reasons` say why, condition by condition.
+    `filter` applies to the spec's manifest columns. `residual` is the filter that the scan still
+    has to apply in each matching partition. `reasons` explain each condition.
     """
 
     spec_id: int
@@ -85,9 +86,9 @@ class SpecProjection:
 
 def project_on_spec(predicate: Predicate, spec: PartitionSpec, schema: Schema) -> SpecProjection:
     """Project the predicate inclusively on the fields of the spec."""
-    fields = bound_fields(spec, schema)
+    fields = bind_fields(spec, schema)
     found = _project(predicate, fields)
-    parts = conjuncts(predicate)
+    parts = split_conjuncts(predicate)
     pushed = [found] if len(parts) == 1 else [_project(part, fields) for part in parts]
     exact = [_is_exact(part, fields) for part in parts]
     residual = all_of(part for part, decided in zip(parts, exact, strict=True) if not decided)
@@ -95,17 +96,17 @@ def project_on_spec(predicate: Predicate, spec: PartitionSpec, schema: Schema) -
         spec.id,
         found,
         FALSE if found == FALSE else residual,
-        tuple(_reason(*each, fields) for each in zip(parts, pushed, exact, strict=True)),
+        tuple(_build_reason(*each, fields) for each in zip(parts, pushed, exact, strict=True)),
     )
 
 
-def inclusive(predicate: Predicate, spec: PartitionSpec, schema: Schema) -> Predicate:
-    """What holds for the partition values of every row that satisfies the predicate."""
-    return _project(predicate, bound_fields(spec, schema))
+def project_inclusive(predicate: Predicate, spec: PartitionSpec, schema: Schema) -> Predicate:
+    """Return a condition on the partition values of all rows that satisfy the predicate."""
+    return _project(predicate, bind_fields(spec, schema))
 
 
 def _project(predicate: Predicate, fields: Sequence[BoundField]) -> Predicate:
-    cases = _disjuncts(predicate)
+    cases = _to_disjuncts(predicate)
     if cases is not None:
         return any_of(_project_conjunction(case, fields) for case in cases)
     match predicate:
@@ -116,27 +117,27 @@ def _project(predicate: Predicate, fields: Sequence[BoundField]) -> Predicate:
     return TRUE
 
 
-_Conjunction: TypeAlias = tuple[Leaf | Opaque, ...]
+_Conjunction: TypeAlias = tuple[AtomicPredicate | Opaque, ...]
 
 
-def _disjuncts(predicate: Predicate) -> list[_Conjunction] | None:
-    """The predicate as alternatives of leaves that hold together; None if there are too many."""
+def _to_disjuncts(predicate: Predicate) -> list[_Conjunction] | None:
+    """Return the disjunctive normal form of the predicate; None if it is too large."""
     match predicate:
         case Always(value=value):
             return [()] if value else []
         case Or(parts=parts):
             cases: list[_Conjunction] = []
             for part in parts:
-                inner = _disjuncts(part)
-                if inner is None or len(cases) + len(inner) > _MOST_DISJUNCTS:
+                inner = _to_disjuncts(part)
+                if inner is None or len(cases) + len(inner) > _MAX_DISJUNCTS:
                     return None
                 cases += inner
             return cases
         case And(parts=parts):
             products: list[_Conjunction] = [()]
             for part in parts:
-                inner = _disjuncts(part)
-                if inner is None or len(products) * len(inner) > _MOST_DISJUNCTS:
+                inner = _to_disjuncts(part)
+                if inner is None or len(products) * len(inner) > _MAX_DISJUNCTS:
                     return None
                 products = [one + other for one in products for other in inner]
             return products
@@ -144,95 +145,97 @@ def _disjuncts(predicate: Predicate) -> list[_Conjunction] | None:
 
 
 def _project_conjunction(
-    leaves: Sequence[Leaf | Opaque], fields: Sequence[BoundField]
+    atoms: Sequence[AtomicPredicate | Opaque], fields: Sequence[BoundField]
 ) -> Predicate:
-    points = points_of(leaves)
+    points = find_points(atoms)
     if points is None:
         return FALSE
     found: list[Predicate] = list(project_points(fields, points.values))
-    ranges: dict[Path, list[Compare]] = {}
-    for leaf in leaves:
-        if isinstance(leaf, Opaque):
+    ranges: dict[FieldPath, list[Compare]] = {}
+    for atom in atoms:
+        if isinstance(atom, Opaque):
             continue
-        path = leaf.term.path if isinstance(leaf.term, Column) else None
-        if isinstance(leaf, Compare) and path is not None and path not in points.settled:
-            ranges.setdefault(path, []).append(leaf)
+        path = atom.term.path if isinstance(atom.term, Column) else None
+        if isinstance(atom, Compare) and path is not None and path not in points.exact:
+            ranges.setdefault(path, []).append(atom)
         for field in fields:
             if path in field.sources and (
                 (
                     field.derivation.is_repeatable
-                    and all(source in points.settled for source in field.sources)
+                    and all(source in points.exact for source in field.sources)
                 )
-                or _is_in_chain(leaf, field, fields)
+                or _is_covered_by_chain(atom, field, fields)
             ):
                 continue
-            if (projection := _project_leaf(leaf, field)) is not None:
+            if (projection := _project_atom(atom, field)) is not None:
                 found.append(projection.predicate)
     for path, bounds in ranges.items():
-        if chain := chain_of(path, fields):
+        if chain := find_chain(path, fields):
             found.extend(_project_ranges(bounds, chain))
-    return all_of(sorted(_distinct(found), key=_place_in(fields)))
+    return all_of(sorted(_drop_duplicates(found), key=_level_in(fields)))
 
 
 def _project_ranges(bounds: Sequence[Compare], chain: Sequence[BoundField]) -> Iterator[Predicate]:
     try:
         yield project_chain(bounds, chain)
     except PhalanxError:
-        # A bound so far away that it has no year: each of the others still says something.
+        # One bound has no year in int32: project the other bounds alone.
         if len(bounds) > 1:
             for bound in bounds:
                 yield from _project_ranges([bound], chain)
 
 
-def _place_in(fields: Sequence[BoundField]) -> Callable[[Predicate], int]:
-    """The outermost level a condition speaks of: filters read in the order of the spec."""
-    places = {field.target.path: place for place, field in enumerate(fields)}
+def _level_in(fields: Sequence[BoundField]) -> Callable[[Predicate], int]:
+    """Return a sort key: the outermost field of a condition, in the order of the spec."""
+    levels = {field.target.path: level for level, field in enumerate(fields)}
 
-    def place(part: Predicate) -> int:
-        return min((places[path] for path in columns_of(part)), default=0)
+    def level(part: Predicate) -> int:
+        return min((levels[path] for path in find_predicate_columns(part)), default=0)
 
-    return place
+    return level
 
 
-def _is_in_chain(leaf: Leaf, field: BoundField, fields: Sequence[BoundField]) -> bool:
-    """Whether the date chain speaks for this field: it does so for ranges."""
-    if not isinstance(leaf, Compare) or field.source is None:
+def _is_covered_by_chain(
+    atom: AtomicPredicate, field: BoundField, fields: Sequence[BoundField]
+) -> bool:
+    """Return whether the date chain projects the atom, a range, for this field."""
+    if not isinstance(atom, Compare) or field.source is None:
         return False
-    return field in chain_of(field.source, fields)
+    return field in find_chain(field.source, fields)
 
 
-def _distinct(parts: Iterable[Predicate]) -> Iterator[Predicate]:
-    """The parts without those that render alike: two leaves often say the same of a field."""
+def _drop_duplicates(parts: Iterable[Predicate]) -> Iterator[Predicate]:
+    """Drop parts with the same text: two conditions often imply the same one."""
     seen: set[str] = set()
     for part in parts:
-        # A list of values comes from one set of points, and never twice.
+        # Lists of values come from points and never repeat.
         text = "" if isinstance(part, In | Or) else to_datafusion(part)
         if text not in seen:
             yield part
         seen |= {text} - {""}
 
 
-def _project_leaf(leaf: Leaf, field: BoundField) -> Projection | None:
-    """What one leaf says about one field; None where they have nothing to do with each other."""
-    if leaf.term == field.term and not isinstance(leaf.term, Column):
-        return _project_own_term(leaf, field)
-    if not isinstance(leaf.term, Column) or leaf.term.path not in field.sources:
+def _project_atom(atom: AtomicPredicate, field: BoundField) -> Projection | None:
+    """Project one atom onto one field; None if they are unrelated."""
+    if atom.term == field.term and not isinstance(atom.term, Column):
+        return _project_own_term(atom, field)
+    if not isinstance(atom.term, Column) or atom.term.path not in field.sources:
         return None
     if field.source is None:
-        return _project_one_of_many(leaf, field)
+        return _project_one_of_many(atom, field)
     try:
-        return field.derivation.project(leaf, field.types[0], field.target)
+        return field.derivation.project(atom, field.types[0], field.target)
     except (PhalanxError, pa.ArrowInvalid) as error:
         return Projection(TRUE, False, f"it cannot be evaluated: {error}")
 
 
-def _project_own_term(leaf: Leaf, field: BoundField) -> Projection:
-    """The query uses the very expression that the field stores."""
+def _project_own_term(atom: AtomicPredicate, field: BoundField) -> Projection:
+    """Project an atom on the same expression that the field stores."""
     target, stored = field.target, field.field.result_type
-    if isinstance(leaf, IsNull) and field.derivation.has_gaps_in_sql(field.types[0]):
-        return Projection(TRUE, False, f"far moments have no {field.derivation.name} in SQL")
+    if isinstance(atom, IsNull) and field.derivation.has_gaps_in_sql(field.types[0]):
+        return Projection(TRUE, False, f"dates far away have no {field.derivation.name} in SQL")
     found: Predicate | None
-    match leaf:
+    match atom:
         case Compare(operator=operator, value=value):
             found = uncast_comparison(target, stored, operator, value)
         case In(values=values):
@@ -250,28 +253,28 @@ def _project_own_term(leaf: Leaf, field: BoundField) -> Projection:
     return Projection(found, True)
 
 
-def _project_one_of_many(leaf: Leaf, field: BoundField) -> Projection:
-    """One source of several: a hash of them is NULL only if all of them are."""
-    if isinstance(field.derivation, MultiBucket) and not isinstance(leaf, IsNull):
+def _project_one_of_many(atom: AtomicPredicate, field: BoundField) -> Projection:
+    """Project an atom on one of several sources; a hash is NULL only if all sources are."""
+    if isinstance(field.derivation, MultiBucket) and not isinstance(atom, IsNull):
         return Projection(NotNull(field.target), False, "multi_bucket needs all of its columns")
     return Projection(TRUE, False, f"{field.derivation.name} needs all of its columns")
 
 
-def _projections(leaf: Leaf, fields: Sequence[BoundField]) -> Iterator[Projection]:
-    """What each field says of the leaf, the date chain speaking for all of its own."""
-    chain = chain_of(leaf.term.path, fields) if isinstance(leaf.term, Column) else ()
-    if chain and isinstance(leaf, Compare):
-        yield _chain_verdict(leaf, chain)
+def _list_projections(atom: AtomicPredicate, fields: Sequence[BoundField]) -> Iterator[Projection]:
+    """Yield the projection on each field, with one for all fields of a date chain."""
+    chain = find_chain(atom.term.path, fields) if isinstance(atom.term, Column) else ()
+    if chain and isinstance(atom, Compare):
+        yield _project_on_chain(atom, chain)
     for field in fields:
-        if isinstance(leaf, Compare) and field in chain:
+        if isinstance(atom, Compare) and field in chain:
             continue
-        if (projection := _project_leaf(leaf, field)) is not None:
+        if (projection := _project_atom(atom, field)) is not None:
             yield projection
 
 
-def _chain_verdict(leaf: Compare, chain: Sequence[BoundField]) -> Projection:
+def _project_on_chain(atom: Compare, chain: Sequence[BoundField]) -> Projection:
     try:
-        exact = ends_on_a_part(leaf, chain)
+        exact = is_aligned_with_chain(atom, chain)
     except PhalanxError as error:
         return Projection(TRUE, False, f"it cannot be evaluated: {error}")
     finest = chain[-1].derivation.name
@@ -279,7 +282,7 @@ def _chain_verdict(leaf: Compare, chain: Sequence[BoundField]) -> Projection:
 
 
 def _is_exact(predicate: Predicate, fields: Sequence[BoundField]) -> bool:
-    """Whether the manifest filter alone decides the predicate."""
+    """Return whether the manifest filter alone decides the predicate."""
     match predicate:
         case Always():
             return True
@@ -287,30 +290,30 @@ def _is_exact(predicate: Predicate, fields: Sequence[BoundField]) -> bool:
             return all(_is_exact(part, fields) for part in parts)
         case Opaque():
             return False
-    return any(projection.exact for projection in _projections(predicate, fields))
+    return any(projection.exact for projection in _list_projections(predicate, fields))
 
 
-def _reason(
+def _build_reason(
     part: Predicate, pushed: Predicate, exact: bool, fields: Sequence[BoundField]
 ) -> Reason:
     sources = {path for field in fields for path in field.sources}
     return Reason(
-        condition=summary(part),
-        pushed=None if pushed == TRUE else summary(pushed),
+        condition=summarize(part),
+        pushed=None if pushed == TRUE else summarize(pushed),
         exact=exact,
-        fails_open=pushed == TRUE and not exact and bool(columns_of(part) & sources),
-        why="" if exact else "; ".join(dict.fromkeys(_whys(part, fields))),
+        fails_open=pushed == TRUE and not exact and bool(find_predicate_columns(part) & sources),
+        why="" if exact else "; ".join(dict.fromkeys(_explain(part, fields))),
     )
 
 
-def _whys(predicate: Predicate, fields: Sequence[BoundField]) -> Iterator[str]:
+def _explain(predicate: Predicate, fields: Sequence[BoundField]) -> Iterator[str]:
     sources = {path for field in fields for path in field.sources}
-    for leaf in leaves(predicate):
-        if isinstance(leaf, Opaque):
-            read = leaf.columns
+    for atom in walk_atomic_predicates(predicate):
+        if isinstance(atom, Opaque):
+            read = atom.columns
         else:
-            read = columns(leaf.term)
-            found = list(_projections(leaf, fields))
+            read = find_columns(atom.term)
+            found = list(_list_projections(atom, fields))
             if any(projection.exact for projection in found):
                 continue
             yield from (projection.reason for projection in found if projection.reason)

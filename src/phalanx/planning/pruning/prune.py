@@ -1,7 +1,7 @@
-"""Predicate and specs to one manifest filter (format: Partition Pruning, Appendix D).
+"""Build one manifest filter from a predicate and all specs (format: Partition Pruning, Appendix D).
 
-Sound above all: a partition is dropped only if none of its rows can match. What cannot be
-projected keeps the partition, and says why.
+Pruning is sound: a partition is dropped only if none of its rows can match. A condition that cannot
+be projected keeps all partitions and records the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from phalanx.model.predicates.predicate import In, Like, Predicate, all_of, any_of
-from phalanx.model.predicates.rendering import summary, to_lance
+from phalanx.model.predicates.rendering import summarize, to_lance
 from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.spec import PartitionSpec
 from phalanx.model.sql.syntax import Column
@@ -24,7 +24,7 @@ _OBJECT_ID = Column(("object_id",))
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What a predicate keeps, spec by spec."""
+    """A predicate projected on every spec."""
 
     predicate: Predicate
     specs: tuple[SpecProjection, ...]
@@ -38,9 +38,9 @@ class Pruning:
         return to_lance(all_of((_IS_TABLE, kept)))
 
     def __str__(self) -> str:
-        lines = [f"where {summary(self.predicate)}"]
+        lines = [f"where {summarize(self.predicate)}"]
         for spec in self.specs:
-            lines.append(f"spec v{spec.spec_id}: {summary(spec.filter)}")
+            lines.append(f"spec v{spec.spec_id}: {summarize(spec.filter)}")
             for reason in spec.reasons:
                 lines.append(f"  {reason.condition}")
                 lines.append(f"    pruned by {reason.pushed or 'nothing, taken by itself'}")

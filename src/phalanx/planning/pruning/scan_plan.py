@@ -1,4 +1,4 @@
-"""The plan of a scan: which leaves to read, what is left to filter there, and why."""
+"""The plan of a scan: the leaves to read, the residual filter of each, and the reasons."""
 
 from __future__ import annotations
 
@@ -9,31 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from phalanx.model.locations import resolved
+from phalanx.model.locations import display_location
 from phalanx.model.predicates.predicate import TRUE, Predicate
-from phalanx.model.predicates.rendering import summary, to_datafusion
-from phalanx.model.specs.partition_key import PartitionKey, json_value, plain_values
+from phalanx.model.predicates.rendering import summarize, to_datafusion
+from phalanx.model.specs.partition_key import PartitionKey, to_json_value, to_python_values
+from phalanx.planning.formatting import format_bytes, format_count
+from phalanx.planning.pruning.leaf_columns import LEAF_COLUMNS, LEAF_LOCATION, LEAF_VERSION
 from phalanx.planning.pruning.projection import Reason, SpecProjection
 from phalanx.planning.pruning.prune import Pruning
 from phalanx.planning.pruning.residual import Residuals
 
-# A leaf in a plan has these columns, then its partition values.
-# No field id has a dot in it.
-OBJECT_ID, LOCATION, READ_VERSION = ".object_id", ".location", ".read_version"
-# Where the manifest has the row that lists it.
-ROW_ADDRESS = ".row_address"
-LEAF_COLUMNS = (OBJECT_ID, LOCATION, READ_VERSION, ROW_ADDRESS)
-
-
-def located(leaves: pa.Table) -> Iterator[tuple[str, int | None]]:
-    """Where each leaf is, and which version of it to read (None: the newest)."""
-    locations, versions = leaves.column(LOCATION), leaves.column(READ_VERSION)
-    return zip(locations.to_pylist(), versions.to_pylist(), strict=True)
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """A leaf to read: at which version (None: the newest), and what the scan has to filter."""
+    """A leaf to read, with its version (None: the newest) and residual filter."""
 
     key: PartitionKey
     location: str
@@ -42,10 +31,10 @@ class PlannedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Bytes of data files: of the planned leaves, and of all; None where nobody counted."""
+class ScanSizes:
+    """The bytes of the data files to scan and of all data files; None if not counted."""
 
-    planned: int
+    scanned: int
     total: int | None
 
 
@@ -53,8 +42,10 @@ class Sizes:
 class ScanPlan:
     """The leaves that a predicate needs, in the order in which they are read.
 
-    `leaves` has a table for each spec, `residuals` what is left to filter in each of its leaves.
-    The sizes are measured when the plan is shown: that opens leaves, and a scan should not.
+    `leaves` has a table for each spec, `residuals` the residual filters of these leaves. The sizes
+    are measured only when the plan is shown, because that opens leaves.
+
+    Internal: `pruning` and `residuals`.
     """
 
     root: str
@@ -63,7 +54,7 @@ class ScanPlan:
     leaves: Mapping[int, pa.Table]
     residuals: Mapping[int, Residuals]
     total_partitions: int
-    measure: Callable[[], Sizes] | None = field(default=None, repr=False)
+    measure: Callable[[], ScanSizes] | None = field(default=None, repr=False)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ScanPlan):
@@ -75,65 +66,65 @@ class ScanPlan:
 
     @cached_property
     def _contents(self) -> tuple[object, ...]:
-        """What makes two plans the same: the leaves, what is filtered in them, and the reasons."""
+        """The values that plans are compared by: the leaves, residuals and reasons."""
         return self.root, str(self.pruning), self.total_partitions, self.partitions
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is shipped to an executor is read there, not shown.
+        # Executors only read by the plan and do not show it.
         return {**self.__dict__, "measure": None}
 
     @cached_property
     def partitions(self) -> tuple[PlannedPartition, ...]:
-        """The planned leaves: spec by spec, in the order of their values, NULL last."""
-        return tuple(self._partitions())
+        """The leaves to read: spec by spec, in the order of their values, NULL last."""
+        return tuple(self._list_partitions())
 
-    def _partitions(self) -> Iterator[PlannedPartition]:
+    def _list_partitions(self) -> Iterator[PlannedPartition]:
         for spec in self.pruning.specs:
             leaves = self.leaves[spec.spec_id]
             residuals = self.residuals[spec.spec_id]
             texts = [None if each == TRUE else to_datafusion(each) for each in residuals.predicates]
             keys = leaves.columns[len(LEAF_COLUMNS) :]
             columns = [
-                plain_values(column)
-                for column in (leaves.column(LOCATION), leaves.column(READ_VERSION), *keys)
+                to_python_values(column)
+                for column in (leaves.column(LEAF_LOCATION), leaves.column(LEAF_VERSION), *keys)
             ]
-            for place, (location, version, *values) in enumerate(zip(*columns, strict=True)):
+            for position, (location, version, *values) in enumerate(zip(*columns, strict=True)):
                 key = PartitionKey(spec.spec_id, tuple(values))
-                residual = texts[residuals.places[place]]
+                residual = texts[residuals.indices[position]]
                 yield PlannedPartition(key, self.uri_of(location), version, residual)
 
     def uri_of(self, location: str) -> str:
-        """Where a leaf is, from the location that the manifest has of it."""
-        return resolved(self.root, location)
+        """Return the URI of a leaf from its location in the manifest."""
+        return display_location(self.root, location)
 
     @property
     def predicate(self) -> Predicate:
-        """What a row must satisfy."""
+        """Internal: the predicate that rows must satisfy."""
         return self.pruning.predicate
 
     @property
-    def planned(self) -> int:
-        """How many leaves are to be read."""
+    def scanned_partitions(self) -> int:
+        """The number of leaves to read."""
         return sum(leaves.num_rows for leaves in self.leaves.values())
 
     @property
     def fail_open(self) -> tuple[Reason, ...]:
-        """The conditions on partition sources that could not prune, in the specs that kept any."""
+        """The conditions on partition sources that could not prune, in the specs of this plan."""
         return tuple(reason for spec in self.pruning.specs for reason in spec.fail_open)
 
     @cached_property
-    def sizes(self) -> Sizes | None:
-        """The bytes of the planned leaves and of all leaves."""
+    def sizes(self) -> ScanSizes | None:
+        """The bytes of the leaves to read and of all leaves."""
         return None if self.measure is None else self.measure()
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it; versions as text, because they have 64 bits."""
+        """Return the plan for JSON; versions are text, because they have 64 bits."""
         return {
             "root": self.root,
-            "where": summary(self.predicate),
-            "scanned_partitions": self.planned,
+            "where": summarize(self.predicate),
+            "scanned_partitions": self.scanned_partitions,
             "total_partitions": self.total_partitions,
-            "scanned_bytes": self.sizes.planned if self.sizes else None,
+            "scanned_bytes": self.sizes.scanned if self.sizes else None,
             "total_bytes": self.sizes.total if self.sizes else None,
             "manifest_filter": self.pruning.manifest_filter,
             "specs": [self._spec_dict(spec) for spec in self.pruning.specs],
@@ -142,7 +133,7 @@ class ScanPlan:
                 {
                     "spec_id": partition.key.spec_id,
                     "values": {
-                        name: json_value(value)
+                        name: to_json_value(value)
                         for name, value in zip(
                             self.leaves[partition.key.spec_id].column_names[len(LEAF_COLUMNS) :],
                             partition.key.values,
@@ -162,8 +153,8 @@ class ScanPlan:
             "spec_id": spec.spec_id,
             "partition_by": self.labels[spec.spec_id],
             "scanned_partitions": self.leaves[spec.spec_id].num_rows,
-            "filter": summary(spec.filter),
-            "residual": None if spec.residual == TRUE else summary(spec.residual),
+            "filter": summarize(spec.filter),
+            "residual": None if spec.residual == TRUE else summarize(spec.residual),
             "conditions": [
                 {
                     "condition": reason.condition,
@@ -176,13 +167,13 @@ class ScanPlan:
         }
 
     def __str__(self) -> str:
+        total = format_count(self.total_partitions, "partition")
         lines = [
-            f"where {summary(self.predicate)}",
-            f"reads {self.planned:,} of {counted(self.total_partitions, 'partition')}"
-            + _shown_sizes(self.sizes),
+            f"where {summarize(self.predicate)}",
+            f"reads {self.scanned_partitions:,} of {total}{_format_sizes(self.sizes)}",
         ]
         for spec in self.pruning.specs:
-            kept = counted(self.leaves[spec.spec_id].num_rows, "partition")
+            kept = format_count(self.leaves[spec.spec_id].num_rows, "partition")
             lines += [
                 "",
                 f"spec v{spec.spec_id} by {self.labels[spec.spec_id] or 'nothing'}: reads {kept}",
@@ -195,22 +186,9 @@ class ScanPlan:
         return "\n".join([*lines, "", f"manifest filter: {self.pruning.manifest_filter}"])
 
 
-def counted(number: int, noun: str) -> str:
-    """So many of a thing, in words."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _shown_sizes(sizes: Sizes | None) -> str:
+def _format_sizes(sizes: ScanSizes | None) -> str:
     if sizes is None:
         return ""
     if sizes.total is None:
-        return f", {readable(sizes.planned)} (the bytes of so many partitions are not counted)"
-    return f", {readable(sizes.planned)} of {readable(sizes.total)}"
-
-
-def readable(size: int) -> str:
-    """A number of bytes as people write it."""
-    if size < 1000:
-        return f"{size} bytes"
-    step = min((len(str(size)) - 1) // 3, 4)
-    return f"{size / 1000**step:.1f} {('', 'kB', 'MB', 'GB', 'TB')[step]}"
+        return f", {format_bytes(sizes.scanned)} (the bytes of so many partitions are not counted)"
+    return f", {format_bytes(sizes.scanned)} of {format_bytes(sizes.total)}"

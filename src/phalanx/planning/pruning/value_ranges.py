@@ -1,7 +1,7 @@
-"""Whether a condition on partition values can hold for any of many, of which only ranges are known.
+"""Decide whether a condition can hold for any partition value in known ranges.
 
-Catalogs keep the range of each field over all files of a manifest: a manifest whose ranges rule
-the condition out is not read. What is unknown may hold.
+Catalogs store the range of each field over all files of a manifest. A manifest is skipped if its
+ranges contradict the condition. Unknown ranges may match.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from phalanx.model.predicates.predicate import (
     Or,
     Predicate,
 )
-from phalanx.model.sql.literals import ordinal
+from phalanx.model.sql.literals import to_ordinal
 from phalanx.model.sql.syntax import Column
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """The least and the greatest value, as ordinals; None if all are NULL or NaN."""
+    """The minimum and maximum, as ordinals; None if all values are NULL or NaN."""
 
     low: Any
     high: Any
@@ -38,22 +38,22 @@ class ValueRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no value to compare."""
+        """Whether all values are NULL or NaN."""
         return self.low is None
 
 
-def may_hold_within(predicate: Predicate, ranges: Mapping[str, ValueRange]) -> bool:
-    """Whether the predicate can be TRUE for values in these ranges, by column.
+def can_match_ranges(predicate: Predicate, ranges: Mapping[str, ValueRange]) -> bool:
+    """Return whether the predicate can be TRUE for values in the ranges of these columns.
 
-    A column that has no range may hold anything.
+    A column without a range may have any value.
     """
     match predicate:
         case Always(value=value):
             return value
         case And(parts=parts):
-            return all(may_hold_within(part, ranges) for part in parts)
+            return all(can_match_ranges(part, ranges) for part in parts)
         case Or(parts=parts):
-            return any(may_hold_within(part, ranges) for part in parts)
+            return any(can_match_ranges(part, ranges) for part in parts)
         case Compare(term=term) | In(term=term) | NotIn(term=term) | Like(term=term):
             pass
         case IsNull(term=term) | NotNull(term=term):
@@ -63,40 +63,40 @@ def may_hold_within(predicate: Predicate, ranges: Mapping[str, ValueRange]) -> b
     if not isinstance(term, Column) or (known := ranges.get(".".join(term.path))) is None:
         return True
     try:
-        return _leaf_may_hold(predicate, known)
+        return _can_atom_match(predicate, known)
     except TypeError:
-        # Constants of another kind than the bounds: nothing can be said.
+        # Constants and bounds of different kinds cannot be compared, so the range may match.
         return True
 
 
-def _leaf_may_hold(leaf: Predicate, known: ValueRange) -> bool:
-    match leaf:
+def _can_atom_match(atom: Predicate, known: ValueRange) -> bool:
+    match atom:
         case IsNull():
             return known.has_null
         case In(values=values):
-            wanted = [ordinal(value) for value in values]
-            if known.has_nan and any(value != value for value in wanted):
+            ordinals = [to_ordinal(value) for value in values]
+            if known.has_nan and any(value != value for value in ordinals):
                 return True
-            return not known.is_empty and _any_between(wanted, known.low, known.high)
+            return not known.is_empty and _is_any_between(ordinals, known.low, known.high)
     if known.has_nan:
         return True
     if known.is_empty:
         return False
-    match leaf:
+    match atom:
         case Compare(operator=operator, value=value):
-            return _compares(known, operator, ordinal(value))
+            return _can_comparison_match(known, operator, to_ordinal(value))
         case NotIn(values=values):
-            excluded = [ordinal(value) for value in values]
+            excluded = [to_ordinal(value) for value in values]
             return known.low != known.high or known.low not in excluded
         case Like(prefix=prefix, negated=False, case_sensitive=True):
             return bool(known.low[: len(prefix)] <= prefix <= known.high[: len(prefix)])
         case Like(prefix=prefix, negated=True, is_prefix_test=True):
-            # What is between two texts with a prefix has it too.
+            # All strings between two strings with a common prefix have that prefix.
             return not (known.low.startswith(prefix) and known.high.startswith(prefix))
     return True
 
 
-def _compares(known: ValueRange, operator: str, value: Any) -> bool:
+def _can_comparison_match(known: ValueRange, operator: str, value: Any) -> bool:
     if value != value:
         return True
     match operator:
@@ -109,7 +109,7 @@ def _compares(known: ValueRange, operator: str, value: Any) -> bool:
     return bool(known.high >= value)
 
 
-def _any_between(wanted: list[Any], low: Any, high: Any) -> bool:
-    ordered = sorted(value for value in wanted if value == value)
-    place = bisect_left(ordered, low)
-    return place < len(ordered) and bool(ordered[place] <= high)
+def _is_any_between(ordinals: list[Any], low: Any, high: Any) -> bool:
+    ordered = sorted(value for value in ordinals if value == value)
+    first = bisect_left(ordered, low)
+    return first < len(ordered) and bool(ordered[first] <= high)

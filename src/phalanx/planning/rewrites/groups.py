@@ -1,4 +1,4 @@
-"""From the files of one spec to groups of them: whole columns at a time, no loop over files."""
+"""Group the files of one spec, by operations on whole columns without a loop over files."""
 
 from __future__ import annotations
 
@@ -10,87 +10,86 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.model.schema.grouping import group, order_of
+from phalanx.model.schema.grouping import group_rows, sort_indices
 from phalanx.planning.rewrites.entries import (
-    BYTES,
+    FILE_BYTES,
     FILE_COLUMNS,
-    PATH,
-    POSITION,
-    ROWS,
-    delete_counts,
-    numbers,
+    FILE_PATH,
+    FILE_POSITION,
+    FILE_ROWS,
+    count_deletes,
+    read_numbers,
 )
 from phalanx.planning.rewrites.filter import MultiSpecPartitionFilter
 from phalanx.planning.rewrites.options import RewriteOptions
 
-Flags = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.int64]
+_Flags = npt.NDArray[np.bool_]
+_Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """Groups of files that follow each other: where each begins and ends, and its key.
+class FileRuns:
+    """Groups of consecutive files: the start and end of each group, and its key.
 
-    A key is a spec, and a place among the keys of that spec.
+    A key is a spec id and an index into the keys of that spec.
     """
 
-    starts: Numbers
-    ends: Numbers
-    specs: Numbers
-    places: Numbers
+    starts: _Numbers
+    ends: _Numbers
+    spec_ids: _Numbers
+    key_indices: _Numbers
 
     @classmethod
-    def of(cls, spec_id: int, starts: Numbers, places: Numbers, files: int) -> Runs:
-        """Groups that begin at these files and have these keys."""
+    def of(cls, spec_id: int, starts: _Numbers, key_indices: _Numbers, files: int) -> FileRuns:
+        """Return the groups with these starts and keys."""
         specs = np.full(len(starts), spec_id, dtype=np.int64)
         ends = np.append(starts[1:], files)[: len(starts)]
-        return cls(starts, ends, specs, places)
+        return cls(starts, ends, specs, key_indices)
 
     @classmethod
-    def chained(cls, runs: Iterable[Runs]) -> Runs:
-        """All groups, in turn."""
+    def concat(cls, runs: Iterable[FileRuns]) -> FileRuns:
+        """Concatenate groups."""
         nothing = np.empty(0, dtype=np.int64)
         every = [cls(nothing, nothing, nothing, nothing), *runs]
         return cls(
             np.concatenate([each.starts for each in every]),
             np.concatenate([each.ends for each in every]),
-            np.concatenate([each.specs for each in every]),
-            np.concatenate([each.places for each in every]),
+            np.concatenate([each.spec_ids for each in every]),
+            np.concatenate([each.key_indices for each in every]),
         )
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
-    def counts(self) -> Numbers:
-        """How many files each has."""
+    def counts(self) -> _Numbers:
+        """The number of files of each group."""
         return self.ends - self.starts
 
-    def totals(self, values: npt.NDArray[np.generic]) -> Numbers:
-        """The sum over each group's files."""
+    def sum_files(self, values: npt.NDArray[np.generic]) -> _Numbers:
+        """Return the sum of a value over the files of each group."""
         sums = np.append(0, np.cumsum(values, dtype=np.int64))
-        found: Numbers = sums[self.ends] - sums[self.starts]
+        found: _Numbers = sums[self.ends] - sums[self.starts]
         return found
 
-    def take(self, which: Flags | Numbers) -> Runs:
-        """Some of the groups, in that order."""
-        return Runs(self.starts[which], self.ends[which], self.specs[which], self.places[which])
+    def take(self, which: _Flags | _Numbers) -> FileRuns:
+        """Return some of the groups, in that order."""
+        return FileRuns(
+            self.starts[which], self.ends[which], self.spec_ids[which], self.key_indices[which]
+        )
 
-    def between(self, starts: Numbers, ends: Numbers) -> Runs:
-        """The same groups with other files."""
-        return Runs(starts, ends, self.specs, self.places)
+    def with_bounds(self, starts: _Numbers, ends: _Numbers) -> FileRuns:
+        """Return the same groups with other starts and ends."""
+        return FileRuns(starts, ends, self.spec_ids, self.key_indices)
 
-    def behind(self, files: int) -> Runs:
-        """The same groups, behind so many other files."""
-        return self.between(self.starts + files, self.ends + files)
+    def shift(self, files: int) -> FileRuns:
+        """Return the same groups, shifted by a number of files."""
+        return self.with_bounds(self.starts + files, self.ends + files)
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """The candidates under one spec, in the order of their keys, positions and paths.
-
-    `heavy` marks those with many deletes.
-    """
+class PackedSpec:
+    """The candidates under one spec, sorted by key, position and path, with their groups."""
 
     spec_id: int
     total: int
@@ -98,22 +97,24 @@ class Packed:
     fail_open: int
     keys: pa.Table
     files: pa.Table
-    heavy: Flags
-    groups: Runs
+    has_many_deletes: _Flags
+    groups: FileRuns
 
 
-def packed(
+def pack_files(
     spec_id: int,
     entries: pa.Table,
     options: RewriteOptions,
     filter: MultiSpecPartitionFilter | None,
-) -> Packed:
-    """The files of one spec that want a rewrite, in groups of one key and a bounded size."""
+) -> PackedSpec:
+    """Find the candidates of one spec and pack them in groups of one key and a bounded size."""
     count = entries.num_rows
     fields = entries.column_names[: -len(FILE_COLUMNS)]
-    partitions = group(entries.select(fields), count)
+    partitions = group_rows(entries.select(fields), count)
     heavy = _has_many_deletes(entries, options)
-    chosen = np.full(count, True) if options.rewrite_all else heavy | _is_misfit(entries, options)
+    chosen = (
+        np.full(count, True) if options.rewrite_all else heavy | _has_wrong_size(entries, options)
+    )
     matching, fail_open = count, 0
     if filter is not None:
         verdicts = filter.decide(spec_id, partitions.keys, partitions.count)
@@ -121,89 +122,93 @@ def packed(
         matching = int(np.count_nonzero(kept))
         chosen &= kept
         fail_open = int(np.count_nonzero(verdicts.fail_open[partitions.codes] & chosen))
-    places = np.flatnonzero(chosen)
-    keys, ranks = _sorted_keys(partitions.keys, partitions.count)
-    codes = ranks[partitions.codes[places]]
-    order = _order(codes, entries, places)
-    codes, places = codes[order], places[order]
-    files = entries.select(list(FILE_COLUMNS)).take(pa.array(places))
-    groups = _bins(spec_id, codes, numbers(files, BYTES), options.max_file_group_size_bytes)
-    return Packed(
+    indices = np.flatnonzero(chosen)
+    keys, ranks = _sort_keys(partitions.keys, partitions.count)
+    codes = ranks[partitions.codes[indices]]
+    order = _sort_files(codes, entries, indices)
+    codes, indices = codes[order], indices[order]
+    files = entries.select(list(FILE_COLUMNS)).take(pa.array(indices))
+    groups = _pack_bins(
+        spec_id, codes, read_numbers(files, FILE_BYTES), options.max_file_group_size_bytes
+    )
+    return PackedSpec(
         spec_id=spec_id,
         total=count,
         matching=matching,
         fail_open=fail_open,
         keys=keys,
         files=files,
-        heavy=heavy[places],
+        has_many_deletes=heavy[indices],
         groups=groups,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates under all specs, one spec after the other."""
+    """The candidates under all specs, spec by spec."""
 
     files: pa.Table
-    heavy: Flags
-    groups: Runs
+    has_many_deletes: _Flags
+    groups: FileRuns
 
     @property
-    def sizes(self) -> Numbers:
+    def sizes(self) -> _Numbers:
         """The bytes of each file."""
-        return numbers(self.files, BYTES)
+        return read_numbers(self.files, FILE_BYTES)
 
 
-def joined(specs: Sequence[Packed]) -> Candidates:
-    """The candidates of all specs."""
+def combine_specs(specs: Sequence[PackedSpec]) -> Candidates:
+    """Combine the candidates of all specs."""
     none = pa.schema(FILE_COLUMNS.items()).empty_table()
     files = pa.concat_tables([none, *(each.files for each in specs)]).combine_chunks()
-    behind = np.cumsum([0, *(len(each.heavy) for each in specs)])
+    behind = np.cumsum([0, *(len(each.has_many_deletes) for each in specs)])
     return Candidates(
         files,
-        np.concatenate([np.empty(0, dtype=bool), *(each.heavy for each in specs)]),
-        Runs.chained(each.groups.behind(start) for each, start in zip(specs, behind, strict=False)),
+        np.concatenate([np.empty(0, dtype=bool), *(each.has_many_deletes for each in specs)]),
+        FileRuns.concat(
+            each.groups.shift(start) for each, start in zip(specs, behind, strict=False)
+        ),
     )
 
 
-def _is_misfit(entries: pa.Table, options: RewriteOptions) -> Flags:
-    """The files that are too small or too large."""
-    sizes = numbers(entries, BYTES)
-    found: Flags = (sizes < options.smallest) | (sizes > options.largest)
+def _has_wrong_size(entries: pa.Table, options: RewriteOptions) -> _Flags:
+    """Return for each file whether it is too small or too large."""
+    sizes = read_numbers(entries, FILE_BYTES)
+    found: _Flags = (sizes < options.min_file_size) | (sizes > options.max_file_size)
     return found
 
 
-def _has_many_deletes(entries: pa.Table, options: RewriteOptions) -> Flags:
-    """The files with so many delete files, or so many deleted rows, that they want a rewrite."""
-    files, deleted = delete_counts(entries)
-    rows = numbers(entries, ROWS)
+def _has_many_deletes(entries: pa.Table, options: RewriteOptions) -> _Flags:
+    """Return for each file whether its delete files or deleted rows exceed a threshold."""
+    files, deleted = count_deletes(entries)
+    rows = read_numbers(entries, FILE_ROWS)
     ratio = np.minimum(deleted, rows) / np.maximum(rows, 1)
-    found: Flags = (files > 0) & (ratio >= options.delete_ratio_threshold)
+    found: _Flags = (files > 0) & (ratio >= options.delete_ratio_threshold)
     if options.delete_file_threshold is not None:
         found |= files >= options.delete_file_threshold
     return found
 
 
-def _sorted_keys(keys: pa.Table, count: int) -> tuple[pa.Table, Numbers]:
-    """The keys in order, and the place there of each key as it was."""
+def _sort_keys(keys: pa.Table, count: int) -> tuple[pa.Table, _Numbers]:
+    """Return the sorted keys, and the sorted position of each original key."""
     if not keys.num_columns:
         return keys, np.arange(count)
-    order = order_of(keys)
+    order = sort_indices(keys)
     ranks = np.empty(count, dtype=np.int64)
     ranks[order.to_numpy()] = np.arange(count)
     return keys.take(order), ranks
 
 
-def _order(codes: Numbers, entries: pa.Table, places: Numbers) -> Numbers:
-    """The files at these places by key, position and path; most are told apart without paths."""
-    file_positions = numbers(entries, POSITION)[places]
+def _sort_files(codes: _Numbers, entries: pa.Table, indices: _Numbers) -> _Numbers:
+    """Sort files by key, position and path; compare paths only for ties."""
+    file_positions = read_numbers(entries, FILE_POSITION)[indices]
     order = np.lexsort((file_positions, codes))
     same = (np.diff(codes[order]) == 0) & (np.diff(file_positions[order]) == 0)
     tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
     if len(tied):
         rows = order[tied]
         names = ["key", "position", "path"]
-        paths = entries.column(PATH).take(pa.array(places[rows]))
+        paths = entries.column(FILE_PATH).take(pa.array(indices[rows]))
         columns = [codes[rows], file_positions[rows], paths]
         by_path = pc.sort_indices(
             pa.table(columns, names=names), sort_keys=[(name, "ascending") for name in names]
@@ -212,14 +217,14 @@ def _order(codes: Numbers, entries: pa.Table, places: Numbers) -> Numbers:
     return order
 
 
-def _bins(spec_id: int, codes: Numbers, sizes: Numbers, most: int) -> Runs:
-    """A group for every key, and a new one wherever the next file would be too much.
+def _pack_bins(spec_id: int, codes: _Numbers, sizes: _Numbers, most: int) -> FileRuns:
+    """Start a group for every key, and a new one where the next file would exceed `most` bytes.
 
-    All keys that are too large take a step at a time, from one group to the next.
+    The loop finds the next group of all large keys at once.
     """
     firsts = np.flatnonzero(np.diff(codes, prepend=-1))
-    whole = Runs.of(spec_id, firsts, codes[firsts], len(codes))
-    large = whole.take(whole.totals(sizes) > most)
+    whole = FileRuns.of(spec_id, firsts, codes[firsts], len(codes))
+    large = whole.take(whole.sum_files(sizes) > most)
     filled = np.cumsum(sizes)
     starts, at, ends = [firsts], large.starts, large.ends
     while len(at):
@@ -229,4 +234,4 @@ def _bins(spec_id: int, codes: Numbers, sizes: Numbers, most: int) -> Runs:
         at, ends = at[inside], ends[inside]
         starts.append(at)
     every = np.sort(np.concatenate(starts))
-    return Runs.of(spec_id, every, codes[every], len(codes))
+    return FileRuns.of(spec_id, every, codes[every], len(codes))

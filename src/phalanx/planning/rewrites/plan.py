@@ -1,4 +1,4 @@
-"""The plan of a rewrite: which files are rewritten together, which are left, and why."""
+"""The plan of a rewrite: which files to rewrite together, which are left out, and why."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.model.specs.partition_key import PartitionKey, json_value, plain_values
-from phalanx.planning.pruning.scan_plan import counted, readable
-from phalanx.planning.rewrites.entries import BYTES, DELETES, PATH, ROWS, numbers
+from phalanx.model.specs.partition_key import PartitionKey, to_json_value, to_python_values
+from phalanx.planning.formatting import format_bytes, format_count
+from phalanx.planning.rewrites.entries import (
+    FILE_BYTES,
+    FILE_DELETES,
+    FILE_PATH,
+    FILE_ROWS,
+    read_numbers,
+)
 from phalanx.planning.rewrites.filter import Diagnostic, FilterStats
-from phalanx.planning.rewrites.groups import Runs
+from phalanx.planning.rewrites.groups import FileRuns
 from phalanx.planning.rewrites.options import RewriteOptions
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
-    """A file that deletes rows of a data file; `rows` is None where nobody knows how many."""
+    """A file that deletes rows of a data file; `rows` is None if the number is unknown."""
 
     path: str
     bytes: int
@@ -34,7 +40,7 @@ class DeleteFile:
 
 
 class RewriteFile(NamedTuple):
-    """A data file that is rewritten, and the delete files that apply to it."""
+    """A data file to rewrite, with the delete files that apply to it."""
 
     path: str
     bytes: int
@@ -44,7 +50,7 @@ class RewriteFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RewriteGroup:
-    """Files of one partition that are rewritten together."""
+    """Files of one partition to rewrite together."""
 
     id: int
     key: PartitionKey
@@ -53,7 +59,7 @@ class RewriteGroup:
 
     @property
     def rows(self) -> int:
-        """How many rows were written to its files, deleted ones included."""
+        """The number of rows in its files, including deleted ones."""
         return sum(file.rows for file in self.files)
 
     @property
@@ -64,7 +70,7 @@ class RewriteGroup:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Files that want a rewrite and get none, and why."""
+    """Candidates that are not rewritten, with the reason."""
 
     key: PartitionKey
     files: tuple[RewriteFile, ...]
@@ -73,7 +79,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class SpecSummary:
-    """How many files there are under one spec, and how many of them the filter keeps."""
+    """The number of files under one spec, and how many of them match the filter."""
 
     spec_id: int
     label: str
@@ -83,10 +89,12 @@ class SpecSummary:
 
 @dataclass(frozen=True, eq=False)
 class RewritePlan:
-    """The groups to rewrite, in the order in which they should be.
+    """The groups to rewrite, in order.
 
-    The files are kept as columns, in which `chosen` and `left` are runs; `keys` has the partition
-    values for each spec. `untold` causes are more than `diagnostics` tells.
+    The files are the rows of `candidates`, in which `chosen` and `left` are runs; `keys` has the
+    partition values for each spec. `more_diagnostics` counts the causes beyond `diagnostics`.
+
+    Internal: `chosen` and `left`.
     """
 
     where: str | None
@@ -94,14 +102,14 @@ class RewritePlan:
     specs: tuple[SpecSummary, ...]
     stats: FilterStats
     diagnostics: tuple[Diagnostic, ...]
-    untold: int
+    more_diagnostics: int
     keys: Mapping[int, pa.Table]
     candidates: pa.Table
-    chosen: Runs
+    chosen: FileRuns
     ids: npt.NDArray[np.int64]
-    left: Runs
+    left: FileRuns
     reasons: tuple[str, ...]
-    # Old specs that hold no files any more.
+    # Old specs without files.
     retirable: tuple[int, ...] = ()
 
     def __eq__(self, other: object) -> bool:
@@ -113,9 +121,9 @@ class RewritePlan:
 
     @cached_property
     def groups(self) -> tuple[RewriteGroup, ...]:
-        """The groups to rewrite, the first ones first."""
-        runs = self._runs(self.chosen)
-        sizes = self.chosen.totals(numbers(self.candidates, BYTES)).tolist()
+        """The groups to rewrite, in order."""
+        runs = self._list_runs(self.chosen)
+        sizes = self.chosen.sum_files(read_numbers(self.candidates, FILE_BYTES)).tolist()
         return tuple(
             RewriteGroup(number, key, files, size)
             for number, (key, files), size in zip(self.ids.tolist(), runs, sizes, strict=True)
@@ -123,8 +131,8 @@ class RewritePlan:
 
     @cached_property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """The candidates that are in no group, in the order of their keys."""
-        runs = self._runs(self.left)
+        """The candidates that are in no group, sorted by key."""
+        runs = self._list_runs(self.left)
         return tuple(
             LeftOut(key, files, reason)
             for (key, files), reason in zip(runs, self.reasons, strict=True)
@@ -132,57 +140,61 @@ class RewritePlan:
 
     @property
     def total_files(self) -> int:
-        """How many files there are."""
+        """The number of all files."""
         return sum(each.total_files for each in self.specs)
 
     @property
     def matching_files(self) -> int:
-        """How many files are in partitions that the filter keeps."""
+        """The number of files in partitions that the filter keeps."""
         return sum(each.matching_files for each in self.specs)
 
     @property
     def candidate_files(self) -> int:
-        """How many of them want a rewrite, by their size or deletes."""
+        """The number of candidates, by size or deletes."""
         return int(self.candidates.num_rows)
 
     @property
     def rewritten_files(self) -> int:
-        """How many files are in groups."""
+        """The number of files in groups."""
         return int(self.chosen.counts.sum())
 
     @property
     def rewritten_bytes(self) -> int:
-        """How many bytes the files in groups have."""
-        return int(self.chosen.totals(numbers(self.candidates, BYTES)).sum())
+        """The bytes of the files in groups."""
+        return int(self.chosen.sum_files(read_numbers(self.candidates, FILE_BYTES)).sum())
 
-    def _runs(self, runs: Runs) -> Iterator[tuple[PartitionKey, tuple[RewriteFile, ...]]]:
-        keys, files = self._keys_of(runs), self._files
+    def _list_runs(self, runs: FileRuns) -> Iterator[tuple[PartitionKey, tuple[RewriteFile, ...]]]:
+        keys, files = self._read_keys(runs), self._files
         for key, start, end in zip(keys, runs.starts.tolist(), runs.ends.tolist(), strict=True):
             yield key, tuple(files[start:end])
 
-    def _keys_of(self, runs: Runs) -> list[PartitionKey]:
+    def _read_keys(self, runs: FileRuns) -> list[PartitionKey]:
         found: list[PartitionKey] = [PartitionKey(0, ())] * len(runs)
         for spec_id, table in self.keys.items():
-            mine = np.flatnonzero(runs.specs == spec_id)
-            columns = table.take(pa.array(runs.places[mine])).columns if len(mine) else []
-            values = zip(*map(plain_values, columns), strict=True) if columns else repeat(())
-            for place, each in zip(mine.tolist(), values, strict=False):
-                found[place] = PartitionKey(spec_id, each)
+            indices = np.flatnonzero(runs.spec_ids == spec_id)
+            columns = (
+                table.take(pa.array(runs.key_indices[indices])).columns if len(indices) else []
+            )
+            values = zip(*map(to_python_values, columns), strict=True) if columns else repeat(())
+            for index, each in zip(indices.tolist(), values, strict=False):
+                found[index] = PartitionKey(spec_id, each)
         return found
 
     @cached_property
     def _files(self) -> list[RewriteFile]:
-        columns = (self.candidates.column(name).to_pylist() for name in (PATH, BYTES, ROWS))
-        rows = zip(*columns, _deletes(self.candidates), strict=True)
+        columns = (
+            self.candidates.column(name).to_pylist() for name in (FILE_PATH, FILE_BYTES, FILE_ROWS)
+        )
+        rows = zip(*columns, _read_deletes(self.candidates), strict=True)
         return list(map(RewriteFile._make, rows))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is made of the columns is made again where it is wanted.
-        made = ("groups", "left_out", "_files")
-        return {name: value for name, value in self.__dict__.items() if name not in made}
+        # Cached properties are computed again from the columns.
+        cached = ("groups", "left_out", "_files")
+        return {name: value for name, value in self.__dict__.items() if name not in cached}
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
+        """Return the plan for JSON."""
         return {
             "where": self.where,
             "options": self.options.to_dict(),
@@ -203,7 +215,7 @@ class RewritePlan:
             "retirable_specs": list(self.retirable),
             "stats": self.stats.to_dict(),
             "diagnostics": [each.to_dict() for each in self.diagnostics],
-            "more_diagnostics": self.untold,
+            "more_diagnostics": self.more_diagnostics,
             "groups": [
                 {
                     "id": group.id,
@@ -226,10 +238,10 @@ class RewritePlan:
         }
 
     def _key_dict(self, key: PartitionKey) -> dict[str, Any]:
-        values = {name: json_value(value) for name, value in self._named(key)}
+        values = {name: to_json_value(value) for name, value in self._named_values(key)}
         return {"spec_id": key.spec_id, "values": values}
 
-    def _named(self, key: PartitionKey) -> Iterator[tuple[str, Any]]:
+    def _named_values(self, key: PartitionKey) -> Iterator[tuple[str, Any]]:
         return zip(self.keys[key.spec_id].column_names, key.values, strict=True)
 
     def __str__(self) -> str:
@@ -239,49 +251,49 @@ class RewritePlan:
         if self.where is not None:
             yield f"where {self.where}"
         yield (
-            f"rewrites {self.rewritten_files:,} of {counted(self.total_files, 'file')} in "
-            f"{counted(len(self.ids), 'group')}, {readable(self.rewritten_bytes)}"
+            f"rewrites {self.rewritten_files:,} of {format_count(self.total_files, 'file')} in "
+            f"{format_count(len(self.ids), 'group')}, {format_bytes(self.rewritten_bytes)}"
         )
         for each in self.specs:
             yield (
                 f"spec v{each.spec_id} by {each.label or 'nothing'}: "
-                f"{each.matching_files:,} of {counted(each.total_files, 'file')} may match"
+                f"{each.matching_files:,} of {format_count(each.total_files, 'file')} may match"
             )
         for spec_id in self.retirable:
             yield f"spec v{spec_id} holds no files any more: it can be retired"
         for diagnostic in self.diagnostics:
-            kept = counted(diagnostic.partitions, "partition")
+            kept = format_count(diagnostic.partitions, "partition")
             yield f"spec v{diagnostic.spec_id} includes {kept} undecided: {diagnostic.cause}"
-        if self.untold:
-            yield f"and {counted(self.untold, 'cause')} more"
-        for group in self.groups[:_SHOWN]:
-            deletes = len(group.delete_files)
+        if self.more_diagnostics:
+            yield f"and {format_count(self.more_diagnostics, 'cause')} more"
+        for group in self.groups[:_MAX_SHOWN]:
+            files, deletes = format_count(len(group.files), "file"), len(group.delete_files)
             yield (
-                f"group {group.id}: {self._shown(group.key)}: {counted(len(group.files), 'file')}, "
-                f"{readable(group.bytes)}"
-                + (f", {counted(deletes, 'delete file')}" if deletes else "")
+                f"group {group.id}: {self._format_key(group.key)}: {files}, "
+                f"{format_bytes(group.bytes)}"
+                + (f", {format_count(deletes, 'delete file')}" if deletes else "")
             )
-        if (hidden := len(self.ids) - _SHOWN) > 0:
-            yield f"and {counted(hidden, 'group')} more"
-        for left in self.left_out[:_SHOWN]:
+        if (hidden := len(self.ids) - _MAX_SHOWN) > 0:
+            yield f"and {format_count(hidden, 'group')} more"
+        for left in self.left_out[:_MAX_SHOWN]:
             yield (
-                f"left out: {self._shown(left.key)}: {counted(len(left.files), 'file')}: "
+                f"left out: {self._format_key(left.key)}: {format_count(len(left.files), 'file')}: "
                 f"{left.reason}"
             )
-        if (hidden := len(self.reasons) - _SHOWN) > 0:
+        if (hidden := len(self.reasons) - _MAX_SHOWN) > 0:
             yield f"and {hidden:,} more left out"
 
-    def _shown(self, key: PartitionKey) -> str:
+    def _format_key(self, key: PartitionKey) -> str:
         values = (
-            f"{name}={'NULL' if value is None else json_value(value)}"
-            for name, value in self._named(key)
+            f"{name}={'NULL' if value is None else to_json_value(value)}"
+            for name, value in self._named_values(key)
         )
         return " ".join([f"v{key.spec_id}", *values])
 
 
-def _deletes(files: pa.Table) -> Iterator[tuple[DeleteFile, ...]]:
-    """The delete files of each file, by path."""
-    lists = files.column(DELETES).combine_chunks()
+def _read_deletes(files: pa.Table) -> Iterator[tuple[DeleteFile, ...]]:
+    """Yield the delete files of each file, sorted by path."""
+    lists = files.column(FILE_DELETES).combine_chunks()
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_pylist()
     found = (DeleteFile(**each) for each in pc.list_flatten(lists).to_pylist())
     by_path = attrgetter("path")

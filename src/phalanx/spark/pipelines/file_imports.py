@@ -1,8 +1,7 @@
-"""Imports of what Spark reads: an ingest with a plan before it, and its rows counted after it."""
+"""Imports of files: an ingest that is planned first, and whose rows are counted afterwards."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,20 +12,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from phalanx.errors import PhalanxError
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.evolution import next_spec
-from phalanx.model.specs.partition_by import PartitionBy, PartitionTerm, partition_terms
-from phalanx.planning.import_plan import Amount, ColumnMapping, ImportPlan
-from phalanx.spark.ingested import Ingested
-from phalanx.spark.pipelines.ingest import FileIngest
+from phalanx.model.specs.evolution import build_next_spec
+from phalanx.model.specs.partition_by import PartitionBy, PartitionTerm, parse_partition_by
+from phalanx.planning.import_plan import ColumnMapping, ImportPlan, ImportSize
+from phalanx.spark.pipelines.ingest import FileIngest, Ingested
 from phalanx.spark.pipelines.sources import InputFile
-from phalanx.spark.runtime.failures import of_spark
+from phalanx.spark.runtime.failures import translate_spark_errors
+from phalanx.spark.runtime.notices import notify
 from phalanx.spark.runtime.options import Options
-from phalanx.spark.runtime.types import check_writable, stored_schema
-from phalanx.spark.source.writing import check_unchanged, no_table
-from phalanx.storage.lance.parallel import in_parallel
+from phalanx.spark.runtime.types import check_spark_columns, stored_schema
+from phalanx.spark.source.writing import check_table_matches, missing_table_error
+from phalanx.storage.lance.parallel import map_parallel
 from phalanx.storage.leaf.leaf import check_storable
 
-# Their files say how many rows they have.
+# Formats whose files store their row counts.
 _COUNTED = ("parquet", "orc")
 _LOCAL = "file:"
 
@@ -41,8 +40,8 @@ def plan_files(
     options: Mapping[str, object] | None,
     id: str | None,
 ) -> ImportPlan:
-    """What an import of files would do."""
-    found = FileIngest.prepared(
+    """Plan an import of files; nothing is written."""
+    found = FileIngest.prepare(
         spark, source, limits, partition_by, format=format, options=options, id=id
     )
     return _plan(spark, found)
@@ -58,60 +57,60 @@ def import_files(
     options: Mapping[str, object] | None,
     id: str | None,
     cores: int,
-    is_told: bool,
+    show_progress: bool,
 ) -> tuple[ImportPlan, Ingested]:
-    """Bring files into a table: what was planned, and what was done."""
-    found = FileIngest.prepared(
+    """Import files into a table; return the plan and the result."""
+    found = FileIngest.prepare(
         spark, source, limits, partition_by, format=format, options=options, id=id
     )
     found = replace(found, writers=cores)
     plan = _plan(spark, found)
-    if is_told:
-        print(plan, file=sys.stderr)
-    left = _left(found)
-    done = found.run(spark, is_told)
+    if show_progress:
+        notify(str(plan))
+    left = _remaining_files(found)
+    done = found.run(spark, show_progress)
     if left and done.files == len(left):
-        expected = plan.left.rows
+        expected = plan.remaining.rows
         if expected is None:
-            expected = _rows(spark, found, left)
+            expected = _count_rows(spark, found, left)
         if done.rows != expected:
             raise PhalanxError(
-                f"The import of {found.found.name} into {done.uri} brought {done.rows:,} rows, but "
-                f"its files have {expected:,}: something changed them meanwhile. Compare the two, "
-                "and roll the table back to what it was before."
+                f"The import of {found.source.name} into {done.uri} added {done.rows:,} rows, but "
+                f"its files have {expected:,}: they changed meanwhile. Compare the two, and roll "
+                "the table back to the snapshot before the import."
             )
     return plan, done
 
 
 def _plan(spark: SparkSession, found: FileIngest) -> ImportPlan:
-    source, table = found.found, found.table
-    given = stored_schema(found.rows)
+    source, table = found.source, found.table
+    given = stored_schema(found.schema)
     terms: tuple[PartitionTerm, ...] = ()
     chosen_by = "table"
     stored = given
     if table is not None:
-        check_unchanged(found.limits, table, [table.spec], found.partition_by)
-        check_writable(found.rows, table.schema)
+        check_table_matches(found.options, table, [table.spec], found.partition_by)
+        check_spark_columns(found.schema, table.schema)
         label = table.spec.label(Schema.of(table.schema))
         stored = table.schema
     else:
         if found.partition_by is None:
-            raise no_table(found.limits.location)
+            raise missing_table_error(found.options.location)
         numbered = Schema.of(given)
         check_storable(numbered)
-        chosen_by, terms = "user", partition_terms(found.partition_by)
-        label = next_spec(terms, numbered, {}).label(numbered)
-    left, chunks = _left(found), found.chunks(found.done, found.transaction)
+        chosen_by, terms = "user", parse_partition_by(found.partition_by)
+        label = build_next_spec(terms, numbered, {}).label(numbered)
+    left, chunks = _remaining_files(found), found.chunks(found.done_markers, found.transaction)
     is_counted = source.files is not None and source.format in _COUNTED
-    total = _rows(spark, found, source.files or ()) if is_counted else None
+    total = _count_rows(spark, found, source.files or ()) if is_counted else None
     rows = total
     if is_counted and len(left) < len(source.files or ()):
-        rows = _rows(spark, found, left) if left else 0
+        rows = _count_rows(spark, found, left) if left else 0
     return ImportPlan(
         source.format,
         source.name,
         None,
-        found.limits.location.uri,
+        found.options.location.uri,
         table is None,
         terms,
         label,
@@ -121,23 +120,23 @@ def _plan(spark: SparkSession, found: FileIngest) -> ImportPlan:
             ColumnMapping(field.name, str(field.type), str(stored.field(field.name).type))
             for field in given
         ),
-        Amount(len(source.files or ()), total, source.size),
-        Amount(len(left), rows, sum(file.size for file in left)),
+        ImportSize(len(source.files or ()), total, source.size),
+        ImportSize(len(left), rows, sum(file.size for file in left)),
         len(chunks),
     )
 
 
-def _left(found: FileIngest) -> list[InputFile]:
-    """The files that the table has not."""
-    chunks = found.chunks(found.done, found.transaction)
+def _remaining_files(found: FileIngest) -> list[InputFile]:
+    """Return the files that are not in the table yet."""
+    chunks = found.chunks(found.done_markers, found.transaction)
     return [file for chunk in chunks for file in chunk.parts or ()]
 
 
-def _rows(spark: SparkSession, found: FileIngest, files: Sequence[InputFile]) -> int:
+def _count_rows(spark: SparkSession, found: FileIngest, files: Sequence[InputFile]) -> int:
     paths = [file.path.removeprefix(_LOCAL) for file in files if file.path.startswith(_LOCAL)]
-    if found.found.format == "parquet" and len(paths) == len(files):
-        # A job of Spark that reads their ends takes as long as a small import.
+    if found.source.format == "parquet" and len(paths) == len(files):
+        # Faster than a Spark job that reads the footers.
         with suppress(OSError, pa.ArrowException):
-            return sum(in_parallel(lambda path: int(pq.read_metadata(path).num_rows), paths))
-    with of_spark(f"count the rows of {found.found.name}"):
-        return int(found.found.frame(spark, found.rows, files).count())
+            return sum(map_parallel(lambda path: int(pq.read_metadata(path).num_rows), paths))
+    with translate_spark_errors(f"count the rows of {found.source.name}"):
+        return int(found.source.frame(spark, found.schema, files).count())

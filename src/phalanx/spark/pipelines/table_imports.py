@@ -1,61 +1,62 @@
-"""Tables of other systems become tables of Phalanx: planned, shown, and brought by Spark.
+"""Imports of tables of other systems: planned, shown, and run by Spark.
 
-Rows go from file to file on the executors, as Arrow; the JVM sees none of them.
+Executors copy rows from file to file as Arrow batches, without the JVM.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
+from phalanx.arguments import Mode, Shuffle
 from phalanx.errors import PhalanxError
 from phalanx.model.specs.partition_by import PartitionBy
 from phalanx.planning.import_plan import ImportPlan
-from phalanx.spark.ingested import Ingested, Outcome
 from phalanx.spark.pipelines.file_imports import import_files, plan_files
-from phalanx.spark.runtime.failures import of_spark
-from phalanx.spark.runtime.options import PLACE, Options
-from phalanx.spark.runtime.progress import Progress
+from phalanx.spark.pipelines.ingest import Ingested, IngestOutcome
+from phalanx.spark.runtime.failures import translate_spark_errors
+from phalanx.spark.runtime.notices import notify
+from phalanx.spark.runtime.options import LOCATION_OPTIONS, Options
+from phalanx.spark.runtime.progress import SparkProgress
+from phalanx.spark.source.work_source import frame_of
 from phalanx.spark.source.writing import DISTRIBUTIONS, has_many_small_files
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.table.imports.chunks import CHUNK_BYTES, Brought, Chunk, bring_all
-from phalanx.table.imports.prepare import Import, UnitPart, prepare_import
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.table.imports.chunks import CHUNK_BYTES, Chunk, WrittenChunk, write_chunks
+from phalanx.table.imports.prepare import PreparedImport, UnitPart, prepare_import
 from phalanx.table.imports.sources import is_table_source
 from phalanx.table.imports.tasks import (
     ImportTask,
-    UnitsWritten,
-    checked_files,
-    import_tasks,
+    ImportTaskResult,
+    check_written,
+    plan_import_tasks,
 )
-from phalanx.table.jobs.small_files import gathered
-from phalanx.table.jobs.work import on_spark
-from phalanx.table.jobs.write_job import Committed
+from phalanx.table.jobs.small_files import combine_small_files
+from phalanx.table.jobs.write_job import WriteResult
 from phalanx.table.maintenance.rewrite import GroupWork
 from phalanx.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was planned, and what an import has done of it."""
+    """The plan of an import, and its result."""
 
     plan: ImportPlan
     done: Ingested
 
     def __str__(self) -> str:
         if self.plan.is_upgrade:
-            return f"Upgraded {self.plan.uri} where it is: {self.plan.total}."
-        return self.done.told("import")
+            return f"Upgraded {self.plan.uri} in place: {self.plan.total}."
+        return self.done.describe("import")
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """Return the result as a JSON-ready dict."""
         return {**self.done.to_dict(), "plan": self.plan.to_dict()}
 
 
@@ -69,20 +70,26 @@ def plan_import(
     table: str | None = None,
     options: Mapping[str, object] | None = None,
     id: str | None = None,
-    transaction: str | None = None,
+    transaction: Mode | None = None,
     chunk_size: int | str = CHUNK_BYTES,
     storage_options: dict[str, str] | None = None,
 ) -> ImportPlan:
-    """What `import_table` would do with the same arguments; nothing is written.
+    """Plan what `import_table` would do with the same arguments; nothing is written.
 
-    Spark is needed for files only.
+    Only files need Spark.
     """
-    limits = _limits(uri, chunk_size, "auto", transaction, storage_options)
+    limits = _check_options(uri, chunk_size, "auto", transaction, storage_options)
     if not is_table_source(source, format):
         return plan_files(
-            _needed(spark), source, limits, partition_by, format=format, options=options, id=id
+            _require_spark(spark),
+            source,
+            limits,
+            partition_by,
+            format=format,
+            options=options,
+            id=id,
         )
-    return _prepared(source, limits, partition_by, format, table, options, id).plan
+    return _prepare(source, limits, partition_by, format, table, options, id).plan
 
 
 def import_table(
@@ -95,34 +102,34 @@ def import_table(
     table: str | None = None,
     options: Mapping[str, object] | None = None,
     id: str | None = None,
-    distribution: str = "auto",
-    transaction: str | None = None,
+    distribution: Shuffle = "auto",
+    transaction: Mode | None = None,
     chunk_size: int | str = CHUNK_BYTES,
     storage_options: dict[str, str] | None = None,
     progress: bool = True,
 ) -> Imported:
-    """Bring a table of another system, or files, into a table, which is made if it is missing.
+    """Import a table of another system, or files, into a table; create the table if it is missing.
 
-    `format` says what the source is: "lance"; "phalanx", a table of any layout, of which
-    "expressions" and "hive" are two; "ducklake", named `CATALOG::TABLE` or by the catalog and
-    `table`; "iceberg", named by its metadata file or as `CATALOG::NAMESPACE.TABLE` of pyiceberg's
-    configuration, with `options` for the catalog; or files as `ingest` takes them. A table that is
-    opened already tells it itself. A new table is partitioned as the source is, as far as the
-    format has the same partitions or near ones, or by `partition_by`. The plan is shown first. A
-    table of an earlier draft that is imported into its own place is upgraded there.
+    `format` is the format of the source: "lance"; "phalanx", a table of any layout, including
+    "expressions" and "hive"; "ducklake", named `CATALOG::TABLE` or by the catalog and `table`;
+    "iceberg", named by its metadata file or as `CATALOG::NAMESPACE.TABLE` of pyiceberg's
+    configuration, with `options` for the catalog; or a file format of `ingest`. A table that is
+    already open needs no format. A new table is partitioned by `partition_by`, or like the source,
+    as far as the format has the same or similar partitions. The plan is shown first. A table of an
+    earlier draft that is imported into its own location is upgraded in place.
 
-    In strong mode, which a new table gets, every file of the source comes once, in chunks of about
-    `chunk_size` bytes: the same call again goes on where it was cut off, takes what is new in the
-    source, and adds nothing when all is there. A source in which rows that came were deleted or
-    written anew since is refused; another `id` imports all of it again. The rows that the source
-    has and those that are committed are counted and compared.
+    In strong mode, the default for a new table, each file of the source is imported exactly once,
+    in chunks of about `chunk_size` bytes: repeating the call continues after an interruption, adds
+    new files of the source, and does nothing when all are imported. A source in which imported rows
+    were deleted or rewritten since is refused; another `id` imports all of it again. Finally the
+    rows of the source and the committed rows are counted and compared.
 
     `distribution` is "auto": as few tasks as keep all cores busy, each of which writes a file for
-    every partition it has rows of; "none": tasks of the usual size; "hash": the rows of a
-    partition are brought together, those of files by a shuffle, those of tables by putting the
-    small files of a partition together before they are committed.
+    every partition of its rows; "none": tasks of the usual size; "hash": the rows of a partition
+    are brought together, for files by a shuffle, for tables by merging the small files of a
+    partition before the commit.
     """
-    limits = _limits(uri, chunk_size, distribution, transaction, storage_options)
+    limits = _check_options(uri, chunk_size, distribution, transaction, storage_options)
     if not is_table_source(source, format):
         plan, done = import_files(
             spark,
@@ -132,19 +139,19 @@ def import_table(
             format=format,
             options=options,
             id=id,
-            cores=_cores(spark),
-            is_told=progress,
+            cores=_count_cores(spark),
+            show_progress=progress,
         )
         return Imported(plan, done)
-    found = _prepared(source, limits, partition_by, format, table, options, id)
+    found = _prepare(source, limits, partition_by, format, table, options, id)
     if progress:
-        print(found.plan, file=sys.stderr)
+        notify(str(found.plan))
     if found.plan.is_upgrade:
-        return Imported(found.plan, _upgraded(found))
-    return Imported(found.plan, _ran(spark, found, limits, progress))
+        return Imported(found.plan, _upgrade(found))
+    return Imported(found.plan, _run_import(spark, found, limits, progress))
 
 
-def _prepared(
+def _prepare(
     source: Any,
     limits: Options,
     partition_by: PartitionBy | None,
@@ -152,7 +159,7 @@ def _prepared(
     table: str | None,
     options: Mapping[str, object] | None,
     id: str | None,
-) -> Import:
+) -> PreparedImport:
     return prepare_import(
         source,
         limits.location,
@@ -166,79 +173,81 @@ def _prepared(
     )
 
 
-def _upgraded(found: Import) -> Ingested:
-    """Make a table of an earlier draft one of the newest format, where it is."""
-    found.check()
+def _upgrade(found: PreparedImport) -> Ingested:
+    """Upgrade a table of an earlier draft to the newest format, in place."""
+    found.check_refused()
     began, table = time.monotonic(), found.table
     assert table is not None
     table.upgrade()
     seconds = time.monotonic() - began
-    return Outcome().told(table.uri, table.uri, len(found.source.units), 0, seconds)
+    return IngestOutcome().to_result(table.uri, table.uri, len(found.source.units), 0, seconds)
 
 
-def _ran(spark: SparkSession, found: Import, limits: Options, is_told: bool) -> Ingested:
-    """Bring what is left; what cannot be is told before anything is written."""
-    found.check()
-    in_parallel(lambda part: part.unit.check(), found.left(found.table))
-    table = found.target(limits.text("transaction"))
+def _run_import(
+    spark: SparkSession, found: PreparedImport, limits: Options, show_progress: bool
+) -> Ingested:
+    """Import the remaining files, after validating all of them."""
+    found.check_refused()
+    map_parallel(lambda part: part.unit.check(), found.find_remaining(found.table))
+    table = found.open_target(cast(Mode | None, limits.text("transaction")))
     distribution = limits.choice("distribution", *DISTRIBUTIONS)
-    cores = _cores(spark)
+    cores = _count_cores(spark)
 
-    def bring(chunk: Chunk[UnitPart]) -> Brought | None:
-        with of_spark(f"import {found.source.place} into {table.uri}"):
-            return _brought(spark, found, table, chunk, distribution, cores)
+    def import_one(chunk: Chunk[UnitPart]) -> WrittenChunk | None:
+        with translate_spark_errors(f"import {found.source.location} into {table.uri}"):
+            return _import_chunk(spark, found, table, chunk, distribution, cores)
 
-    def again(chunk: Chunk[UnitPart]) -> list[Chunk[UnitPart]]:
+    def plan_again(chunk: Chunk[UnitPart]) -> list[Chunk[UnitPart]]:
         ours = {part.digest for part in chunk.parts or ()}
-        return found.chunks(table, [part for part in found.left(table) if part.digest in ours])
-
-    chunks = found.chunks(table, found.left(table))
-    outcome = Outcome()
-    files, size = sum(chunk.count for chunk in chunks), sum(chunk.size for chunk in chunks)
-    if is_told and chunks and table.mode != "strong":
-        print(
-            f"phalanx: {table.uri} is in weak mode: an import that is repeated, also after a "
-            "crash, adds its rows again.",
-            file=sys.stderr,
+        return found.split_remaining(
+            table, [part for part in found.find_remaining(table) if part.digest in ours]
         )
-    with Progress(spark, len(chunks), files, size, is_told) as shown:
-        for chunk, brought in bring_all(chunks, bring, again):
-            outcome.add(chunk, brought)
-            shown.finished(chunk.count, chunk.size, brought.rows)
+
+    chunks = found.split_remaining(table, found.find_remaining(table))
+    outcome = IngestOutcome()
+    files, size = sum(chunk.count for chunk in chunks), sum(chunk.size for chunk in chunks)
+    if show_progress and chunks and table.mode != "strong":
+        notify(
+            f"{table.uri} is in weak mode: repeating the import, also after a crash, adds its "
+            "rows again.",
+        )
+    with SparkProgress(spark, len(chunks), files, size, show_progress) as shown:
+        for chunk, written in write_chunks(chunks, import_one, plan_again):
+            outcome.add(chunk, written)
+            shown.finish_part(chunk.count, chunk.size, written.rows)
         seconds = shown.seconds
     found.check_counts(table)
     all_files = len(found.source.units)
-    done = outcome.told(found.source.place, table.uri, all_files, 0, seconds)
-    counts = Committed(done.rows, done.partitions, done.fragments)
-    if is_told and distribution == "auto" and has_many_small_files(counts):
-        print(
-            f"phalanx: {done.fragments:,} small fragments for {done.partitions:,} partitions make "
-            "reads slow. Put them together with Table.rewrite, or import with larger chunks or "
+    done = outcome.to_result(found.source.location, table.uri, all_files, 0, seconds)
+    counts = WriteResult(done.rows, done.partitions, done.fragments)
+    if show_progress and distribution == "auto" and has_many_small_files(counts):
+        notify(
+            f"{done.fragments:,} small fragments for {done.partitions:,} partitions make "
+            "reads slow. Merge them with Table.rewrite, or import with larger chunks or "
             "distribution='hash'.",
-            file=sys.stderr,
         )
     return done
 
 
-def _brought(
+def _import_chunk(
     spark: SparkSession,
-    found: Import,
+    found: PreparedImport,
     table: Table,
     chunk: Chunk[UnitPart],
     distribution: str,
     cores: int,
-) -> Brought | None:
-    """Write a chunk; None if another import has brought some of it before."""
+) -> WrittenChunk | None:
+    """Import a chunk; None if another import has committed part of it before."""
     units = [part.unit for part in chunk.parts or ()]
     job = table.begin_write(marker="\n".join(chunk.markers) or None)
-    if job.done is not None:
+    if job.repeated_snapshot is not None:
         return None
-    tasks = import_tasks(job, found.stored, units, cores, distribution == "none")
-    done = _run(spark, tasks)
-    checked_files(found.source.place, units, done)
+    tasks = plan_import_tasks(job, found.stored, units, cores, distribution == "none")
+    done = _run_tasks(spark, tasks)
+    check_written(found.source.location, units, done)
     files = [each.files for each in done]
     if distribution == "hash":
-        files = gathered(job, files)
+        files = combine_small_files(job, files)
     committed = job.commit(files)
     expected = sum(unit.rows for unit in units)
     if committed.rows != expected:
@@ -249,30 +258,30 @@ def _brought(
         for leaf in task.files
         for each in leaf.fragments
     ]
-    return Brought(tuple(fragments), committed.snapshot)
+    return WrittenChunk(tuple(fragments), committed.snapshot)
 
 
-def _run(spark: SparkSession, tasks: list[ImportTask]) -> list[UnitsWritten]:
-    rows = on_spark(spark, GroupWork(tuple((task,) for task in tasks))).collect()
+def _run_tasks(spark: SparkSession, tasks: list[ImportTask]) -> list[ImportTaskResult]:
+    rows = frame_of(spark, GroupWork(tuple((task,) for task in tasks))).collect()
     return [pickle.loads(row["done"]) for row in rows]
 
 
-def _cores(spark: SparkSession) -> int:
-    """How many tasks can run at once; by Connect nobody tells."""
+def _count_cores(spark: SparkSession) -> int:
+    """Return how many tasks can run at once; Spark Connect does not say."""
     try:
         return max(1, int(spark.sparkContext.defaultParallelism))
     except Exception:
         return os.cpu_count() or 1
 
 
-def _limits(
+def _check_options(
     uri: str | os.PathLike[str],
     chunk_size: int | str,
     distribution: str,
     transaction: str | None,
     storage_options: dict[str, str] | None,
 ) -> Options:
-    """What can be refused without looking at anything."""
+    """Validate the arguments that need no access to the source or the table."""
     given = {
         "path": Location.of(uri, storage_options).uri,
         "distribution": distribution,
@@ -281,7 +290,7 @@ def _limits(
     given |= {f"storage.{key}": text for key, text in (storage_options or {}).items()}
     if transaction is not None:
         given["transaction"] = transaction
-    known = PLACE | {"distribution", "chunk_size", "transaction"}
+    known = LOCATION_OPTIONS | {"distribution", "chunk_size", "transaction"}
     limits = Options.of(given, known, "import")
     limits.choice("distribution", *DISTRIBUTIONS)
     limits.choice("transaction", "strong", "weak")
@@ -289,9 +298,9 @@ def _limits(
     return limits
 
 
-def _needed(spark: SparkSession | None) -> SparkSession:
+def _require_spark(spark: SparkSession | None) -> SparkSession:
     if spark is None:
         raise PhalanxError(
-            "Cannot plan an import of files without Spark, which reads them. Give a session."
+            "Cannot plan an import of files without Spark, which reads them. Pass a session."
         )
     return spark

@@ -1,1 +1,5 @@
-"""What a query pushes down to a scan: conditions, aggregates and partitioning."""
+"""What a query pushes down to a scan: conditions, aggregates and partitioning.
+
+Imports `runtime` of `phalanx.spark`, and `phalanx.table` and below.
+Begin with `conditions`, which translates Spark's expressions, then `queries`.
+"""

@@ -1,7 +1,7 @@
-"""One column against constants, as Spark compares them: what Lance is asked for the same rows.
+"""Comparisons of a column with constants, translated to predicates with Spark's meaning.
 
-The types are Arrow's; the constants are in the type that Spark has for the column. None says that
-there is no way to ask.
+Column types are Arrow types; constants have the type that Spark has for the column. A function
+returns None if no predicate has the same meaning.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from phalanx.model.predicates.predicate import (
     any_of,
 )
 from phalanx.model.predicates.uncast import uncast_comparison, uncast_membership
-from phalanx.model.sql.literals import distinct, from_ordinal
-from phalanx.model.sql.syntax import Call, Column, Literal, Node
+from phalanx.model.sql.literals import drop_duplicates, from_ordinal
+from phalanx.model.sql.syntax import Call, Column, Constant, Node
 
-# Longer lists of what is no plain value are left to Spark.
-_MOST_RANGES = 16
+# Spark evaluates longer lists of floats and nanoseconds.
+_MAX_RANGES = 16
 _MICROSECONDS_PER_DAY = 86_400 * 10**6
 
 
-def comparison(
+def compare(
     column: Column, source: pa.DataType, operator: str, value: pa.Scalar
 ) -> Predicate | None:
-    """`column operator value`, where the operator is one of `= != < <= > >=`."""
+    """Translate `column operator value`; the operator is one of `= != < <= > >=`."""
     if operator in ("=", "!="):
-        return membership(column, source, [value], operator == "!=")
+        return match_values(column, source, [value], operator == "!=")
     if pt.is_floating(source):
-        return _float(column, source, operator, value)
+        return _compare_float(column, source, operator, value)
     if pt.is_timestamp(source):
         if not pt.is_timestamp(value.type) or (source.tz is None) != (value.type.tz is None):
             return None
-        return _moment(column, source, operator, _microseconds(value))
+        return _compare_moment(column, source, operator, _to_microseconds(value))
     if _is_comparable(source, value.type):
-        return uncast_comparison(column, source, operator, _as_stored(source, value))
+        return uncast_comparison(column, source, operator, _to_stored(source, value))
     return None
 
 
-def membership(
+def match_values(
     column: Column, source: pa.DataType, values: Sequence[pa.Scalar], negated: bool
 ) -> Predicate | None:
-    """`column [NOT] IN values`, none of which is NULL."""
+    """Translate `column [NOT] IN values`, none of which is NULL."""
     if pt.is_floating(source) or _is_nanoseconds(source):
-        if len(values) > _MOST_RANGES:
+        if len(values) > _MAX_RANGES:
             return None
-        single = [_equal(column, source, value, negated) for value in values]
+        single = [_compare_equal(column, source, value, negated) for value in values]
         found = [each for each in single if each is not None]
         if len(found) < len(values):
             return None
@@ -64,36 +64,36 @@ def membership(
     kinds = {value.type for value in values}
     if len(kinds) > 1 or not _is_equatable(source, *kinds):
         return None
-    stored = [_as_stored(source, value) for value in values]
-    listed = distinct(pa.array(stored, stored[0].type))
+    stored = [_to_stored(source, value) for value in values]
+    listed = drop_duplicates(pa.array(stored, stored[0].type))
     if listed.type == source:
         return NotIn(column, listed) if negated else In(column, listed)
     return uncast_membership(column, source, listed, negated)
 
 
-def days(
+def compare_day(
     column: Column, source: pa.DataType, operator: str, day: int, margin: int
 ) -> Predicate | None:
-    """`CAST(timestamp AS DATE) operator day`, with so many days more at both ends."""
-    return _span(column, source, operator, day, day + 1, margin)
+    """Translate `CAST(timestamp AS DATE) operator day`, widened by `margin` days."""
+    return _compare_span(column, source, operator, day, day + 1, margin)
 
 
-def years(
+def compare_year(
     column: Column, source: pa.DataType, operator: str, year: int, margin: int
 ) -> Predicate | None:
-    """`YEAR(column) operator year`, with so many days more at both ends."""
+    """Translate `YEAR(column) operator year`, widened by `margin` days."""
     if not 1 <= year < 9999:
         return None
     epoch = date(1970, 1, 1)
     start, end = ((date(each, 1, 1) - epoch).days for each in (year, year + 1))
-    return _span(column, source, operator, start, end, margin)
+    return _compare_span(column, source, operator, start, end, margin)
 
 
-def part(column: Column, name: str, operator: str, value: int) -> Predicate:
-    """A calendar part of a column, in the form that partition fields have."""
+def compare_part(column: Column, name: str, operator: str, value: int) -> Predicate:
+    """Translate a comparison of a calendar part, in the form of partition fields."""
     if not -(2**31) <= value < 2**31:
         return NotNull(column)
-    term: Node = Call("date_part", (Literal(pa.scalar(name.lower())), column))
+    term: Node = Call("date_part", (Constant(pa.scalar(name.lower())), column))
     constant = pa.scalar(value, pa.int32())
     if operator in ("=", "!="):
         values = pa.array([constant])
@@ -101,41 +101,46 @@ def part(column: Column, name: str, operator: str, value: int) -> Predicate:
     return Compare(term, operator, constant)
 
 
-def _span(
+def _compare_span(
     column: Column, source: pa.DataType, operator: str, start: int, end: int, margin: int
 ) -> Predicate | None:
-    """A comparison with a span of days, from its start to before its end."""
+    """Compare a column with the days from `start` until before `end`."""
     match operator:
         case "<":
-            return _on_day(column, source, "<", start + margin)
+            return _compare_start_of_day(column, source, "<", start + margin)
         case "<=":
-            return _on_day(column, source, "<", end + margin)
+            return _compare_start_of_day(column, source, "<", end + margin)
         case ">":
-            return _on_day(column, source, ">=", end - margin)
+            return _compare_start_of_day(column, source, ">=", end - margin)
         case ">=":
-            return _on_day(column, source, ">=", start - margin)
+            return _compare_start_of_day(column, source, ">=", start - margin)
         case "=":
             ends = [
-                _on_day(column, source, ">=", start - margin),
-                _on_day(column, source, "<", end + margin),
+                _compare_start_of_day(column, source, ">=", start - margin),
+                _compare_start_of_day(column, source, "<", end + margin),
             ]
             return None if None in ends else all_of(each for each in ends if each is not None)
     if margin:
         return NotNull(column)
-    ends = [_on_day(column, source, "<", start), _on_day(column, source, ">=", end)]
+    ends = [
+        _compare_start_of_day(column, source, "<", start),
+        _compare_start_of_day(column, source, ">=", end),
+    ]
     return None if None in ends else any_of(each for each in ends if each is not None)
 
 
-def _on_day(column: Column, source: pa.DataType, operator: str, day: int) -> Predicate | None:
+def _compare_start_of_day(
+    column: Column, source: pa.DataType, operator: str, day: int
+) -> Predicate | None:
     if pt.is_date32(source):
         return Compare(column, operator, pa.scalar(day, pa.int32()).cast(source))
-    return _moment(column, source, operator, day * _MICROSECONDS_PER_DAY)
+    return _compare_moment(column, source, operator, day * _MICROSECONDS_PER_DAY)
 
 
-def _moment(
+def _compare_moment(
     column: Column, source: pa.DataType, operator: str, microseconds: int
 ) -> Predicate | None:
-    """A comparison with a moment; Spark sees the microsecond that a nanosecond is in."""
+    """Compare a column with a timestamp. Spark floors nanoseconds to microseconds."""
     if not -(2**63) <= microseconds < 2**63:
         return None
     if source.unit != "ns":
@@ -150,23 +155,23 @@ def _moment(
     return Compare(column, operator, from_ordinal(nanoseconds, source))
 
 
-def _equal(
+def _compare_equal(
     column: Column, source: pa.DataType, value: pa.Scalar, negated: bool
 ) -> Predicate | None:
     operators = ("<", ">") if negated else ("<=", ">=")
-    found = [comparison(column, source, operator, value) for operator in operators]
+    found = [compare(column, source, operator, value) for operator in operators]
     kept = [each for each in found if each is not None]
     if len(kept) < 2:
         return None
     return any_of(kept) if negated else all_of(kept)
 
 
-def _float(
+def _compare_float(
     column: Column, source: pa.DataType, operator: str, value: pa.Scalar
 ) -> Predicate | None:
-    """As Spark compares floats: all zeros are equal, and every NaN is above all numbers.
+    """Compare floats as Spark does: zeros are equal, and NaN is greater than all numbers.
 
-    To DataFusion and Lance a NaN with its sign set is below all numbers.
+    In DataFusion and Lance a NaN with the sign bit set is less than all numbers.
     """
     if value.type != source or pt.is_float16(source):
         return None
@@ -184,7 +189,7 @@ def _float(
                 return FALSE
         return any_of((positive_nan, negative_nan))
     if number == 0:
-        # Whichever zero a system takes for the smaller one, both are on the right side.
+        # Keep both zeros on the same side, whichever of them sorts first.
         number = -0.0 if operator in ("<", ">=") else 0.0
     compared = Compare(column, operator, pa.scalar(number, source))
     if operator in ("<", "<="):
@@ -193,7 +198,7 @@ def _float(
 
 
 def _is_comparable(source: pa.DataType, value: pa.DataType) -> bool:
-    """Whether the order of the type is Spark's, and the constant is of the type Spark has."""
+    """Return whether values of the types order as in Spark."""
     return bool(
         (_is_number(source) and _is_number(value))
         or (_is_text(source) and pt.is_string(value))
@@ -223,15 +228,15 @@ def _is_nanoseconds(data_type: pa.DataType) -> bool:
     return bool(pt.is_timestamp(data_type) and data_type.unit == "ns")
 
 
-def _as_stored(source: pa.DataType, value: pa.Scalar) -> pa.Scalar:
-    """The constant in the column's own type where the values of both are the same."""
+def _to_stored(source: pa.DataType, value: pa.Scalar) -> pa.Scalar:
+    """Cast the constant to the type of the column, where that keeps its value."""
     if pt.is_timestamp(source):
-        return from_ordinal(_microseconds(value), pa.timestamp("us", source.tz))
+        return from_ordinal(_to_microseconds(value), pa.timestamp("us", source.tz))
     if _is_number(source):
         return value
     return value.cast(source)
 
 
-def _microseconds(value: pa.Scalar) -> int:
+def _to_microseconds(value: pa.Scalar) -> int:
     found: int = value.cast(pa.int64()).as_py()
     return found

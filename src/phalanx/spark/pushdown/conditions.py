@@ -1,9 +1,9 @@
-"""Conditions of Spark, as trees of its own expressions, to predicates of Phalanx.
+"""Translation of Spark's conditions, given as expression trees, to predicates of Phalanx.
 
 A tree is JSON: `{"column": ["a", "b"]}`, `{"value": "1", "type": "integer"}`, or
-`{"call": "AND", "args": […]}` with `type` for a CAST and `field` for an EXTRACT. Whatever has
-another meaning in Spark than in Lance, or an unknown one, is left to Spark: the predicate then
-keeps rows that the condition does not, but never loses one that it keeps.
+`{"call": "AND", "args": […]}` with `type` for a CAST and `field` for an EXTRACT. Spark evaluates
+whatever is unknown, or has another meaning in Lance: the predicate then keeps additional rows, but
+never loses one that satisfies the condition.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from phalanx.model.sql.syntax import Column
 from phalanx.spark.pushdown import comparisons
 from phalanx.spark.runtime.types import is_collated
 
-Tree: TypeAlias = Mapping[str, Any]
+ExpressionTree: TypeAlias = Mapping[str, Any]
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 _OPERATORS = {"=": "=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_MOST_VALUES = 16
+_MAX_VALUES = 16
 _PATTERNS = {"STARTS_WITH": "{}%", "ENDS_WITH": "%{}", "CONTAINS": "%{}%"}
 _CONSTANTS: dict[str, tuple[pa.DataType, Callable[[str], Any]]] = {
     "boolean": (pa.bool_(), lambda text: text == "true"),
@@ -60,141 +60,147 @@ _CONSTANTS: dict[str, tuple[pa.DataType, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What every row satisfies for which a condition is TRUE; if `exact`, then no other row."""
+    """A predicate that holds for every row that satisfies a condition; if `exact`, for no other."""
 
     predicate: Predicate
     exact: bool
 
     @property
     def on_rows(self) -> Predicate:
-        """What Lance may filter rows by: the conditions on bare columns, which mean the same.
+        """The part that Lance may apply to rows: the conditions on bare columns.
 
-        The others are right for partition values, but DataFusion knows no part of a far date.
+        The others hold for partition values, but DataFusion has no calendar parts of far dates.
         """
-        return _on_columns(self.predicate)
+        return _keep_column_tests(self.predicate)
 
 
 _UNKNOWN = Condition(TRUE, False)
 _NEVER = Condition(FALSE, True)
 
 
-def together(conditions: Sequence[Condition]) -> Condition:
-    """All of them."""
+def and_conditions(conditions: Sequence[Condition]) -> Condition:
+    """Combine conditions with AND."""
     return Condition(
         all_of(each.predicate for each in conditions), all(each.exact for each in conditions)
     )
 
 
-def _either(conditions: Sequence[Condition]) -> Condition:
+def _or_conditions(conditions: Sequence[Condition]) -> Condition:
     return Condition(
         any_of(each.predicate for each in conditions), all(each.exact for each in conditions)
     )
 
 
-def _on_columns(predicate: Predicate) -> Predicate:
+def _keep_column_tests(predicate: Predicate) -> Predicate:
     match predicate:
         case Always():
             return predicate
         case And(parts=parts):
-            return all_of(map(_on_columns, parts))
+            return all_of(map(_keep_column_tests, parts))
         case Or(parts=parts):
-            return any_of(map(_on_columns, parts))
+            return any_of(map(_keep_column_tests, parts))
     return predicate if is_on_column(predicate) else TRUE
 
 
 @dataclass(frozen=True, slots=True)
 class Translator:
-    """Translates conditions on the columns of a schema, in a session with a time zone."""
+    """A translator of conditions on a schema, in a session with a time zone."""
 
     schema: Schema
     zone: str
-    # Readers have Spark look again at conditions on floats; who deletes rows cannot.
-    trusts_floats: bool = False
+    # In a scan Spark evaluates conditions on floats again; a delete cannot do that.
+    floats_are_exact: bool = False
 
-    def truth(self, tree: Tree) -> Condition:
-        """The rows for which the expression is TRUE."""
+    def where_true(self, tree: ExpressionTree) -> Condition:
+        """Translate to the rows for which the expression is TRUE."""
         if "column" in tree:
-            return self._is_in(tree, [pa.scalar(True)], False)
+            return self._translate_in(tree, [pa.scalar(True)], False)
         if "value" in tree:
             return Condition(Always(tree["value"] == "true"), True)
         args = tree["args"]
         match tree["call"]:
             case "AND":
-                return together([self.truth(arg) for arg in args])
+                return and_conditions([self.where_true(arg) for arg in args])
             case "OR":
-                return _either([self.truth(arg) for arg in args])
+                return _or_conditions([self.where_true(arg) for arg in args])
             case "NOT":
-                return self.falsity(args[0])
+                return self.where_false(args[0])
             case "ALWAYS_TRUE":
                 return Condition(TRUE, True)
             case "ALWAYS_FALSE":
                 return _NEVER
-        return self._test(tree, False)
+        return self._translate_test(tree, False)
 
-    def falsity(self, tree: Tree) -> Condition:
-        """The rows for which the expression is FALSE."""
+    def where_false(self, tree: ExpressionTree) -> Condition:
+        """Translate to the rows for which the expression is FALSE."""
         if "column" in tree:
-            return self._is_in(tree, [pa.scalar(False)], False)
+            return self._translate_in(tree, [pa.scalar(False)], False)
         if "value" in tree:
             return Condition(Always(tree["value"] == "false"), True)
         args = tree["args"]
         match tree["call"]:
             case "AND":
-                return _either([self.falsity(arg) for arg in args])
+                return _or_conditions([self.where_false(arg) for arg in args])
             case "OR":
-                return together([self.falsity(arg) for arg in args])
+                return and_conditions([self.where_false(arg) for arg in args])
             case "NOT":
-                return self.truth(args[0])
+                return self.where_true(args[0])
             case "ALWAYS_TRUE":
                 return _NEVER
             case "ALWAYS_FALSE":
                 return Condition(TRUE, True)
-        return self._test(tree, True)
+        return self._translate_test(tree, True)
 
-    def _test(self, tree: Tree, negated: bool) -> Condition:
-        """A test of one term, or its negation, neither of which is TRUE where it is NULL."""
+    def _translate_test(self, tree: ExpressionTree, negated: bool) -> Condition:
+        """Translate a test of one term, or its negation. Neither is TRUE for NULL."""
         args = tree["args"]
         if tree["call"] not in ("IS_NULL", "IS_NOT_NULL") and any(map(self._is_collated, args)):
             return _UNKNOWN
         match tree["call"]:
             case "IS_NULL":
-                return self._null(args[0], not negated)
+                return self._translate_null(args[0], not negated)
             case "IS_NOT_NULL":
-                return self._null(args[0], negated)
+                return self._translate_null(args[0], negated)
             case "<=>":
-                return self._same(args[0], args[1], negated)
+                return self._translate_null_safe_equal(args[0], args[1], negated)
             case "IN":
                 constants = [_constant(arg) for arg in args[1:]]
                 if any(value is None for value in constants):
                     return _UNKNOWN
                 if self._column(args[0]) is None:
-                    return self._one_of(args[0], args[1:], negated)
-                return self._is_in(args[0], [v for v in constants if v is not None], negated)
+                    return self._translate_in_by_value(args[0], args[1:], negated)
+                return self._translate_in(args[0], [v for v in constants if v is not None], negated)
             case name if name in _OPERATORS:
                 operator = _OPERATORS[name]
-                return self._compared(_NEGATED[operator] if negated else operator, *args)
+                return self._translate_comparison(
+                    _NEGATED[operator] if negated else operator, *args
+                )
             case name if name in _PATTERNS:
-                return self._like(args[0], _constant(args[1]), _PATTERNS[name], negated)
+                return self._translate_like(args[0], _constant(args[1]), _PATTERNS[name], negated)
         return _UNKNOWN
 
-    def _null(self, tree: Tree, wanted: bool) -> Condition:
+    def _translate_null(self, tree: ExpressionTree, wanted: bool) -> Condition:
         if (column := self._column(tree)) is None or pt.is_nested(self._type(column)):
             return _UNKNOWN
         return Condition(IsNull(column) if wanted else NotNull(column), True)
 
-    def _same(self, left: Tree, right: Tree, negated: bool) -> Condition:
-        """`<=>`, which is never NULL."""
+    def _translate_null_safe_equal(
+        self, left: ExpressionTree, right: ExpressionTree, negated: bool
+    ) -> Condition:
+        """Translate `<=>`, which is never NULL."""
         if "value" in left:
             left, right = right, left
         value = _constant(right)
         if value is None or self._column(left) is None:
             return _UNKNOWN
         if not value.is_valid:
-            return self._null(left, not negated)
-        found = self._compared("!=" if negated else "=", left, right)
-        return _either([found, self._null(left, True)]) if negated else found
+            return self._translate_null(left, not negated)
+        found = self._translate_comparison("!=" if negated else "=", left, right)
+        return _or_conditions([found, self._translate_null(left, True)]) if negated else found
 
-    def _is_in(self, tree: Tree, constants: Sequence[pa.Scalar], negated: bool) -> Condition:
+    def _translate_in(
+        self, tree: ExpressionTree, constants: Sequence[pa.Scalar], negated: bool
+    ) -> Condition:
         if (column := self._column(tree)) is None:
             return _UNKNOWN
         valid = [value for value in constants if value.is_valid]
@@ -203,26 +209,32 @@ class Translator:
         source = self._type(column)
         if not valid:
             return _NEVER if constants else _UNKNOWN
-        found = comparisons.membership(column, source, valid, negated)
-        return _condition(found, self.trusts_floats or not pt.is_floating(source))
+        found = comparisons.match_values(column, source, valid, negated)
+        return _condition(found, self.floats_are_exact or not pt.is_floating(source))
 
-    def _one_of(self, term: Tree, values: Sequence[Tree], negated: bool) -> Condition:
-        """IN of what is no plain column, value by value."""
-        if len(values) > _MOST_VALUES:
+    def _translate_in_by_value(
+        self, term: ExpressionTree, values: Sequence[ExpressionTree], negated: bool
+    ) -> Condition:
+        """Translate IN of an expression, value by value."""
+        if len(values) > _MAX_VALUES:
             return _UNKNOWN
         operator = "!=" if negated else "="
-        each = [self._compared(operator, term, value) for value in values]
-        return together(each) if negated else _either(each)
+        each = [self._translate_comparison(operator, term, value) for value in values]
+        return and_conditions(each) if negated else _or_conditions(each)
 
-    def _like(self, tree: Tree, value: pa.Scalar | None, pattern: str, negated: bool) -> Condition:
+    def _translate_like(
+        self, tree: ExpressionTree, value: pa.Scalar | None, pattern: str, negated: bool
+    ) -> Condition:
         column = self._column(tree)
         if column is None or value is None or not _is_text(self._type(column)):
             return _UNKNOWN
         if not value.is_valid:
             return _NEVER
-        return Condition(Like(column, pattern.format(_escaped(value.as_py())), negated), True)
+        return Condition(Like(column, pattern.format(_escape(value.as_py())), negated), True)
 
-    def _compared(self, operator: str, left: Tree, right: Tree) -> Condition:
+    def _translate_comparison(
+        self, operator: str, left: ExpressionTree, right: ExpressionTree
+    ) -> Condition:
         if "value" in left:
             left, right, operator = right, left, _MIRRORED[operator]
         value = _constant(right)
@@ -232,74 +244,76 @@ class Translator:
             return _NEVER
         if (column := self._column(left)) is not None:
             source = self._type(column)
-            found = comparisons.comparison(column, source, operator, value)
-            return _condition(found, self.trusts_floats or not pt.is_floating(source))
+            found = comparisons.compare(column, source, operator, value)
+            return _condition(found, self.floats_are_exact or not pt.is_floating(source))
         inner = left["args"][0] if left.get("args") else left
         if left["call"] == "EXTRACT" and inner.get("call") == "CAST" and inner["type"] == "date":
-            # Spark takes the day of a timestamp first, in its zone.
+            # Spark first casts the timestamp to a date, in its zone.
             inner = inner["args"][0]
         if (column := self._column(inner)) is None:
             return _UNKNOWN
         match left["call"]:
             case "CAST":
-                return self._cast_compared(operator, column, value)
+                return self._translate_cast(operator, column, value)
             case "EXTRACT":
-                return self._part_compared(operator, left["field"], column, value)
+                return self._translate_part(operator, left["field"], column, value)
             case "SUBSTRING":
-                return self._start_compared(operator, column, left["args"][1:], value)
+                return self._translate_prefix(operator, column, left["args"][1:], value)
         return _UNKNOWN
 
-    def _cast_compared(self, operator: str, column: Column, value: pa.Scalar) -> Condition:
-        """`CAST(column AS …)`, where the cast loses nothing that the comparison needs."""
+    def _translate_cast(self, operator: str, column: Column, value: pa.Scalar) -> Condition:
+        """Translate a comparison of `CAST(column AS …)` that the cast does not affect."""
         source = self._type(column)
         if pt.is_timestamp(source) and pt.is_date32(value.type):
             margin = 0 if source.tz is None or self._is_utc else 1
-            found = comparisons.days(
+            found = comparisons.compare_day(
                 column, source, operator, value.cast(pa.int32()).as_py(), margin
             )
             return _condition(found, margin == 0)
         if pt.is_integer(source) and pt.is_integer(value.type):
-            return _condition(comparisons.comparison(column, source, operator, value), True)
+            return _condition(comparisons.compare(column, source, operator, value), True)
         return _UNKNOWN
 
-    def _part_compared(
+    def _translate_part(
         self, operator: str, part: str, column: Column, value: pa.Scalar
     ) -> Condition:
-        """A calendar part: years are ranges, the others are of use for partition values only."""
+        """Translate a calendar part: a year is a range, others only help with partition values."""
         source = self._type(column)
         is_local = pt.is_date32(source) or (pt.is_timestamp(source) and source.tz is None)
         if (not is_local and not pt.is_timestamp(source)) or not pt.is_integer(value.type):
             return _UNKNOWN
         if part == "YEAR":
             margin = 0 if is_local or self._is_utc else 1
-            found = comparisons.years(column, source, operator, value.as_py(), margin)
+            found = comparisons.compare_year(column, source, operator, value.as_py(), margin)
             return _condition(found, margin == 0)
         if part in ("MONTH", "DAY", "HOUR") and (is_local or self._is_utc):
-            return _condition(comparisons.part(column, part, operator, value.as_py()), False)
+            return _condition(
+                comparisons.compare_part(column, part, operator, value.as_py()), False
+            )
         return _UNKNOWN
 
-    def _start_compared(
-        self, operator: str, column: Column, args: Sequence[Tree], value: pa.Scalar
+    def _translate_prefix(
+        self, operator: str, column: Column, args: Sequence[ExpressionTree], value: pa.Scalar
     ) -> Condition:
-        """What `SUBSTRING(column, 1, n)` equals is what the text starts with."""
+        """Translate `SUBSTRING(column, 1, n) = value` to a prefix test."""
         is_start = bool(args) and args[0].get("value") in ("0", "1")
         if operator != "=" or not is_start or not _is_text(self._type(column)):
             return _UNKNOWN
-        return Condition(Like(column, _escaped(value.as_py()) + "%"), False)
+        return Condition(Like(column, _escape(value.as_py()) + "%"), False)
 
     @property
     def _is_utc(self) -> bool:
         return self.zone.upper() in {"UTC", "Z", "GMT", "ETC/UTC", "ETC/GMT", "+00:00", "UTC+0"}
 
-    def _column(self, tree: Tree) -> Column | None:
+    def _column(self, tree: ExpressionTree) -> Column | None:
         path = tree.get("column")
         if path is None:
             return None
-        # A field that was chosen by its path is a column of that name for Spark.
+        # Spark names a nested field that was selected by its path.
         return Column(tuple(part for name in path for part in name.split(".")))
 
-    def _is_collated(self, tree: Tree) -> bool:
-        """Whether a column is in it whose texts Spark compares otherwise than byte by byte."""
+    def _is_collated(self, tree: ExpressionTree) -> bool:
+        """Return whether the tree has a collated column."""
         if (column := self._column(tree)) is not None:
             return is_collated(self.schema.field(self.schema.id_of(column.path)))
         return any(map(self._is_collated, tree.get("args", ())))
@@ -313,8 +327,8 @@ def _condition(predicate: Predicate | None, exact: bool) -> Condition:
     return _UNKNOWN if predicate is None else Condition(predicate, exact)
 
 
-def _constant(tree: Tree) -> pa.Scalar | None:
-    """The constant that a tree is, in the type that Spark has for it; None for all else."""
+def _constant(tree: ExpressionTree) -> pa.Scalar | None:
+    """Return the constant of a tree, in Spark's type; None for other trees."""
     kind = tree.get("type")
     if "value" not in tree or kind is None:
         return None
@@ -338,7 +352,7 @@ def _is_text(data_type: pa.DataType) -> bool:
     return bool(pt.is_string(data_type) or pt.is_large_string(data_type))
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     for special in ("\\", "%", "_"):
         text = text.replace(special, "\\" + special)
     return text

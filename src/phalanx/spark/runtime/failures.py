@@ -1,4 +1,4 @@
-"""Errors on their way to Spark: one line that says what is wrong."""
+"""Translation of errors between Phalanx and Spark, into one line each."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from typing import Any, TypeVar, cast
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from phalanx.errors import PhalanxError, without_secrets
-from phalanx.storage.lance.failures import told
+from phalanx.errors import PhalanxError, hide_secrets
+from phalanx.storage.lance.failures import translate_errors
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+SparkMethod = TypeVar("SparkMethod", bound=Callable[..., Any])
 
 _OURS = re.compile(r"phalanx\.errors\.(?:\w+): (.+)")
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception|Warning): .+$", re.MULTILINE)
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
-# Connect has the class in parentheses.
+# Spark Connect puts the class in parentheses.
 _CLASS = re.compile(r"^(?:: )?(?:(?:[a-z][\w$]*\.)+\w+: |\((?:[a-z][\w$]*\.)+\w+\) )")
 
 
 @contextmanager
-def in_one_line() -> Iterator[None]:
-    """Have Spark show an error of Phalanx without the Python stack, which says nothing more."""
+def hide_traceback() -> Iterator[None]:
+    """Make Spark show errors of Phalanx without the Python stack."""
     try:
-        with told("do what Spark asks for"):
+        with translate_errors("run a task of Spark"):
             yield
     except PhalanxError:
-        # Read by the worker process that is about to report the error, and to end.
+        # The worker process reads it when it reports the error; then it ends.
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
 
 
-def told_in_one_line(method: Method) -> Method:
-    """A method that Spark calls in a worker process."""
+def without_traceback(method: SparkMethod) -> SparkMethod:
+    """Decorate a method that Spark calls in a worker process with `hide_traceback`."""
 
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
-        with in_one_line():
+        with hide_traceback():
             return method(*arguments, **options)
 
-    return cast(Method, call)
+    return cast(SparkMethod, call)
 
 
 @contextmanager
-def of_spark(what: str) -> Iterator[None]:
-    """Turn an error of Spark on the driver into one of Phalanx, with its reason in one line."""
+def translate_spark_errors(what: str) -> Iterator[None]:
+    """Translate errors of Spark on the driver to `PhalanxError`, with the reason in one line."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -57,15 +57,15 @@ def of_spark(what: str) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error of Spark says, in one line: what Phalanx raised in a task, else the cause."""
-    text = without_secrets(str(error).strip()) or type(error).__name__
+    """Return the reason of a Spark error in one line: the error of a task, else the root cause."""
+    text = hide_secrets(str(error).strip()) or type(error).__name__
     if (ours := _OURS.search(text)) is not None:
         return ours[1].strip()
     if (raised := _RAISED.findall(text)) and "Traceback (most recent call last)" in text:
         return str(raised[-1]).strip()
     lines = [line for line in text.splitlines() if not line.startswith(("\t", "An error occurred"))]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    told = dict.fromkeys(
+    parts = dict.fromkeys(
         _CLASS.sub("", _STATE.sub("", each)) for each in [*lines[:1], *causes[-1:]]
     )
-    return " ".join(told)
+    return " ".join(parts)

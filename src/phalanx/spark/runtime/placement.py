@@ -1,8 +1,7 @@
-"""Where a row of a DataFrame goes: columns of Spark that tell its partition.
+"""Spark columns that identify the partition of each row of a DataFrame.
 
-Rows are shuffled by them, so they need not be the partition values: any function that tells
-partitions apart does. Spark's own functions are used where one follows from the partition value,
-and Python computes the rest.
+Rows are shuffled by them, so they need not be the partition values: any function that distinguishes
+partitions works. Spark's own functions are used where possible, and Python computes the rest.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as fn
 from pyspark.sql import types as st
 
-from phalanx.model.schema.grouping import group
-from phalanx.model.schema.rows import conformed
+from phalanx.model.schema.grouping import group_rows
+from phalanx.model.schema.rows import conform_rows
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.partition_key import plain_values
+from phalanx.model.specs.partition_key import to_python_values
 from phalanx.model.specs.spec import PartitionField, PartitionSpec
 from phalanx.model.transforms.buckets import Bucket
 from phalanx.model.transforms.calendar_parts import CalendarPart, Hour
@@ -33,7 +32,7 @@ _FLOATS = (st.FloatType, st.DoubleType)
 
 
 def partition_columns(spec: PartitionSpec, schema: Schema, rows: st.StructType) -> list[Column]:
-    """Columns whose values are the same for all rows of a partition, and rarely for others."""
+    """Return columns that are equal for all rows of a partition, and rarely for others."""
     columns: list[Column] = []
     computed: list[PartitionField] = []
     for field in spec.fields:
@@ -43,19 +42,19 @@ def partition_columns(spec: PartitionSpec, schema: Schema, rows: st.StructType) 
         else:
             columns.append(column)
     if computed:
-        columns.append(_by_python(PartitionSpec(spec.id, tuple(computed)), schema))
+        columns.append(_python_column(PartitionSpec(spec.id, tuple(computed)), schema))
     return columns
 
 
 def native_column(field: PartitionField, schema: Schema, rows: st.StructType) -> Column | None:
-    """A function of a partition value by Spark alone; None where Spark has none."""
+    """Return a Spark function that identifies a partition value; None if there is none."""
     path = schema.path_of(field.source_ids[0])
     if path is None or len(field.source_ids) != 1:
         return None
-    kind, column = _type_at(rows, path), fn.col(_quoted(path))
+    kind, column = _type_at(rows, path), fn.col(_quote(path))
     match field.derivation:
         case Identity():
-            # Both zeros are one partition.
+            # 0.0 and -0.0 are one partition.
             return column + fn.lit(0.0) if isinstance(kind, _FLOATS) else column
         case Truncate(width=width) if isinstance(kind, st.StringType):
             return fn.substring(column, 1, width)
@@ -67,7 +66,7 @@ def native_column(field: PartitionField, schema: Schema, rows: st.StructType) ->
 
 
 def _calendar_column(part: CalendarPart, column: Column, kind: st.DataType) -> Column | None:
-    """A calendar part in UTC, whatever the time zone of the session is."""
+    """Return a calendar part in UTC, independent of the session's time zone."""
     if isinstance(kind, st.TimestampType):
         micros = fn.unix_micros(column)
         within = fn.pmod(micros, fn.lit(_MICROS_A_DAY))
@@ -80,39 +79,39 @@ def _calendar_column(part: CalendarPart, column: Column, kind: st.DataType) -> C
     return {"year": fn.year, "month": fn.month, "day": fn.day, "hour": fn.hour}[part.name](column)
 
 
-def _by_python(spec: PartitionSpec, schema: Schema) -> Column:
-    """A number for each row that is the same for all rows of a partition, computed by Python."""
+def _python_column(spec: PartitionSpec, schema: Schema) -> Column:
+    """Return a number for each row, equal for all rows of a partition, computed by Python."""
     names = _source_columns(spec, schema)
     wanted = pa.schema([schema.arrow.field(name) for name in names])
 
     def number(*arrays: pa.Array) -> pa.Array:
         given = pa.RecordBatch.from_arrays(list(arrays), names=names)
         reader = pa.RecordBatchReader.from_batches(given.schema, [given])
-        (rows,) = conformed(reader, wanted)
+        (rows,) = conform_rows(reader, wanted)
         return partition_numbers(spec, rows, schema)
 
-    # Spark reads the kinds of the arguments from the annotations, of which there are many.
+    # Spark infers the kind of the function from the annotations of its arguments.
     number.__annotations__ = {"arrays": pa.Array, "return": pa.Array}
     computed = fn.arrow_udf(number, st.LongType())  # type: ignore[attr-defined]
-    found: Column = computed(*[fn.col(_quoted((name,))) for name in names])
+    found: Column = computed(*[fn.col(_quote((name,))) for name in names])
     return found
 
 
 def partition_numbers(spec: PartitionSpec, rows: pa.RecordBatch, schema: Schema) -> pa.Array:
-    """A number for each row: equal for rows of one partition, wherever they are computed."""
-    groups = group(spec.partition_values(rows, schema), rows.num_rows)
-    values = zip(*(plain_values(column) for column in groups.keys.columns), strict=True)
-    numbers = np.array([_number(each) for each in values], np.int64)
+    """Return a number for each row: equal for rows of one partition, on every executor."""
+    groups = group_rows(spec.compute_partition_values(rows, schema), rows.num_rows)
+    values = zip(*(to_python_values(column) for column in groups.keys.columns), strict=True)
+    numbers = np.array([_hash_values(each) for each in values], np.int64)
     return pa.array(numbers[groups.codes])
 
 
-def _number(values: tuple[object, ...]) -> int:
+def _hash_values(values: tuple[object, ...]) -> int:
     digest = hashlib.blake2b(repr(values).encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "little", signed=True)
 
 
-def most_partitions(spec: PartitionSpec) -> int | None:
-    """How many partitions the spec can have; None where nobody knows."""
+def max_partitions(spec: PartitionSpec) -> int | None:
+    """Return the maximal number of partitions of a spec; None if it is unbounded."""
     most = 1
     for field in spec.fields:
         match field.derivation:
@@ -126,7 +125,7 @@ def most_partitions(spec: PartitionSpec) -> int | None:
 
 
 def _source_columns(spec: PartitionSpec, schema: Schema) -> list[str]:
-    """The columns that the fields read, each once."""
+    """Return the columns that the fields read, each once."""
     paths = (schema.path_of(source) for field in spec.fields for source in field.source_ids)
     return list(dict.fromkeys(path[0] for path in paths if path is not None))
 
@@ -139,5 +138,5 @@ def _type_at(rows: st.StructType, path: Sequence[str]) -> st.DataType:
     return kind
 
 
-def _quoted(path: Sequence[str]) -> str:
+def _quote(path: Sequence[str]) -> str:
     return ".".join("`" + name.replace("`", "``") + "`" for name in path)

@@ -1,4 +1,4 @@
-"""How far a long job is, on stderr: a line that changes on a terminal, else one for each part."""
+"""Progress of a long job on stderr: one updated line on a terminal, else a line for each part."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from types import TracebackType
 
 from pyspark.sql import SparkSession
 
+from phalanx.spark.runtime.notices import notify
+
 _SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class Progress:
-    """What is done of a number of parts; tasks of Spark tell how far the present one is."""
+class SparkProgress:
+    """The progress of a job in parts; Spark's tasks show that of the running part."""
 
     spark: SparkSession
     parts: int
     files: int
     size: int
     is_shown: bool = True
-    _began: float = field(default_factory=time.monotonic)
+    _start: float = field(default_factory=time.monotonic)
     _done: tuple[int, int, int, int] = (0, 0, 0, 0)
-    _over: threading.Event = field(default_factory=threading.Event)
-    _watching: threading.Thread | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
-        return time.monotonic() - self._began
+        """The seconds since the start."""
+        return time.monotonic() - self._start
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> SparkProgress:
         if self.is_shown and self.parts and sys.stderr.isatty():
-            self._watching = threading.Thread(target=self._watch, daemon=True)
-            self._watching.start()
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread.start()
         return self
 
     def __exit__(
@@ -44,35 +46,40 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()
-        if self._watching is not None:
-            self._watching.join()
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
-    def finished(self, files: int, size: int, rows: int) -> None:
-        """Another part is done."""
+    def finish_part(self, files: int, size: int, rows: int) -> None:
+        """Record that a part is done."""
         parts, old_files, old_size, old_rows = self._done
         self._done = (parts + 1, old_files + files, old_size + size, old_rows + rows)
-        if self.is_shown and self._watching is None:
-            print(f"phalanx: {self.line()}", file=sys.stderr)
+        if self.is_shown and self._thread is None:
+            notify(self.line())
 
     def line(self) -> str:
-        """How far it is, in one line."""
+        """Return the progress as one line."""
         parts, files, size, rows = self._done
-        said = [f"{parts:,} of {self.parts:,} chunks"]
+        shown = [f"{parts:,} of {self.parts:,} chunks"]
         if self.files:
-            said.append(f"{files:,} of {self.files:,} files")
-            said.append(f"{size / 1e6:,.1f} of {self.size / 1e6:,.1f} MB")
-        said += [f"{rows:,} rows", f"{self.seconds:,.0f} s"]
-        return ", ".join(said)
+            shown.append(f"{files:,} of {self.files:,} files")
+            shown.append(f"{size / 1e6:,.1f} of {self.size / 1e6:,.1f} MB")
+        shown += [f"{rows:,} rows", f"{self.seconds:,.0f} s"]
+        return ", ".join(shown)
 
     def _watch(self) -> None:
-        while not self._over.wait(_SECONDS):
-            print(f"\r\x1b[K{self.line()}{_tasks(self.spark)}", end="", file=sys.stderr, flush=True)
+        while not self._stop.wait(_SECONDS):
+            print(
+                f"\r\x1b[K{self.line()}{_task_counts(self.spark)}",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
-def _tasks(spark: SparkSession) -> str:
-    """How many tasks of the stages that run now are done; nothing where Spark does not tell."""
+def _task_counts(spark: SparkSession) -> str:
+    """Format how many tasks of the running stages are done; empty if Spark does not say."""
     try:
         tracker = spark.sparkContext.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

@@ -1,11 +1,11 @@
-"""Arrow and Spark types: what a column is to Spark, and its values in the form that Spark takes.
+"""Conversion between Arrow and Spark: types, schemas and values.
 
-Spark has no unsigned integers, half floats, vectors of a fixed size or dictionaries, and counts
-time in microseconds. A column of such a type arrives as the next wider type that holds all its
-values; nanoseconds are cut to microseconds. On the way back `conformed` restores the table's types.
+Spark has no unsigned integers, half floats, fixed-size lists or dictionaries, and its times have
+microseconds. It reads a column of such a type as the next wider type that holds all its values;
+nanoseconds are truncated to microseconds. On the way back `conformed` restores the table's types.
 
-Some types of Spark say more than the type of Arrow that holds their values. Columns of these have a
-note, `phalanx:spark_type` in the metadata of the Arrow field, wherever they are nested:
+Some Spark types carry more information than the Arrow type of their values. Their fields have a
+note, `phalanx:spark_type` in the metadata of the Arrow field, at any level of nesting:
 
     Spark                               Arrow                             note
     STRING COLLATE UTF8_LCASE           string                            string collate UTF8_LCASE
@@ -14,7 +14,7 @@ note, `phalanx:spark_type` in the metadata of the Arrow field, wherever they are
     TIME(3), but not TIME(6)            time64[ns]                        time(3)
     INTERVAL DAY, but not DAY TO SECOND duration[us]                      interval day
 
-What has no type in Arrow that can be read back as the same type is refused by `stored_schema`.
+`stored_schema` refuses types that cannot be read back from Arrow as the same type.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_type
 
 from phalanx.errors import SchemaMismatch
-from phalanx.model.schema.rows import check_fits, copied, offsets_and_items
-from phalanx.spark.runtime.workers import settle
+from phalanx.model.schema.rows import check_schema_fits, copy_array, split_list
+from phalanx.spark.runtime.workers import freeze_gc
 
 NOTE = b"phalanx:spark_type"
-# Where Spark notes char(n) and varchar(n) of a column, which is a string to sources.
+# The metadata key under which Spark keeps char(n) and varchar(n) of a string column.
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 _MICROSECONDS = 6
 _NANOSECONDS = 9
-# The microseconds of the last field of an interval.
+# Microseconds by the last field of an interval type.
 _INTERVAL_UNITS = {
     st.DayTimeIntervalType.DAY: 86_400 * 10**6,
     st.DayTimeIntervalType.HOUR: 3_600 * 10**6,
     st.DayTimeIntervalType.MINUTE: 60 * 10**6,
     st.DayTimeIntervalType.SECOND: 1,
 }
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 _SIMPLE: dict[pa.DataType, st.DataType] = {
     pa.null(): st.NullType(),
     pa.bool_(): st.BooleanType(),
@@ -71,7 +71,7 @@ _SIMPLE: dict[pa.DataType, st.DataType] = {
 
 
 def spark_schema(schema: pa.Schema) -> st.StructType:
-    """The schema that Spark sees; `SchemaMismatch` names a column that Spark cannot hold."""
+    """Return the Spark schema of an Arrow schema; `SchemaMismatch` for a type Spark lacks."""
     return st.StructType(
         [
             st.StructField(field.name, _spark_type(field, field.name), field.nullable)
@@ -81,65 +81,67 @@ def spark_schema(schema: pa.Schema) -> st.StructType:
 
 
 def arrow_schema(schema: st.StructType) -> pa.Schema:
-    """The schema of the Arrow batches that Spark exchanges for a schema of its own, with notes."""
-    # What else Spark notes of a column, such as its type in a database, is no part of a table.
+    """Return the schema, with notes, of the Arrow batches that Spark exchanges."""
+    # Other metadata of Spark, such as a column's type in a database, is dropped.
     return pa.schema([_arrow_field(f.name, f.dataType, f.nullable, f.name) for f in schema])
 
 
 def stored_schema(schema: st.StructType) -> pa.Schema:
-    """The schema of a new table for these columns; `SchemaMismatch` names one it cannot keep."""
-    return pa.schema([_with_notes_only(field) for field in arrow_schema(schema)])
+    """Return the schema of a new table; `SchemaMismatch` for a type that it cannot store."""
+    return pa.schema([_strip_metadata(field) for field in arrow_schema(schema)])
 
 
-def parsed(text: str, path: str = "") -> st.DataType:
-    """The type of Spark that its JSON stands for; one that PySpark lacks is a `SchemaMismatch`."""
+def parse_spark_type(text: str, path: str = "") -> st.DataType:
+    """Parse the JSON of a Spark type; `SchemaMismatch` for one that PySpark lacks."""
     _check_known(json.loads(text), path)
     found: st.DataType = st._parse_datatype_json_string(text)
     return found
 
 
 def check_no_lengths(schema: st.StructType) -> None:
-    """Refuse char(n) and varchar(n), which Spark notes beside a column that is a string to it."""
+    """Refuse char(n) and varchar(n), which Spark keeps in the metadata of string columns."""
     for field in schema:
         if _LENGTH in field.metadata:
-            raise _no_length(field.name, field.metadata[_LENGTH])
+            raise _length_error(field.name, field.metadata[_LENGTH])
 
 
-def check_writable(schema: st.StructType, stored: pa.Schema) -> None:
-    """Refuse columns of Spark that no rows of a table could come from; values are not looked at."""
+def check_spark_columns(schema: st.StructType, stored: pa.Schema) -> None:
+    """Refuse Spark columns that cannot be written to a table, by their types only."""
     given = arrow_schema(schema)
-    check_fits(given, stored)
+    check_schema_fits(given, stored)
     for field in stored:
         _check_same(given.field(field.name), field, field.name)
 
 
 def check_keys(names: Iterable[str], schema: pa.Schema) -> None:
-    """Refuse keys that Spark compares otherwise than byte by byte, as Phalanx matches rows."""
+    """Refuse collated keys: Phalanx matches rows byte by byte."""
     for name in names:
         field = schema.field(name)
         if is_collated(field):
             raise SchemaMismatch(
-                f"Cannot match rows by {name!r}, which is {_note_of(field)}: rows are matched byte "
-                "by byte. Use MERGE INTO or a join of Spark SQL, or another key."
+                f"Cannot match rows by {name!r}, which is {_note_of(field)}: Phalanx matches rows "
+                "byte by byte. Use MERGE INTO or a join of Spark SQL, or another key."
             )
 
 
 def is_collated(field: pa.Field) -> bool:
-    """Whether Spark compares texts of the column in another way than byte by byte."""
+    """Return whether Spark compares the column by a collation, not byte by byte."""
     return _note_of(field).startswith("string collate ")
 
 
-def for_spark(batches: Iterable[pa.RecordBatch], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches in the Arrow schema that Spark expects of them, columns by name."""
-    settle()
+def to_spark_batches(
+    batches: Iterable[pa.RecordBatch], target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Convert batches to the Arrow schema that Spark expects, matching columns by name."""
+    freeze_gc()
     for batch in batches:
-        arrays = [_column(batch.column(field.name), field) for field in target]
+        arrays = [_cast_column(batch.column(field.name), field) for field in target]
         yield pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
-def _column(array: pa.Array, field: pa.Field) -> pa.Array:
+def _cast_column(array: pa.Array, field: pa.Field) -> pa.Array:
     try:
-        return fitted(array, field)
+        return cast_for_spark(array, field)
     except pa.ArrowInvalid as error:
         reason = " ".join(str(error).split())
         raise SchemaMismatch(
@@ -151,16 +153,16 @@ def _column(array: pa.Array, field: pa.Field) -> pa.Array:
 def _spark_type(field: pa.Field, path: str) -> st.DataType:
     kind = field.type
     if note := _note_of(field):
-        return _noted_type(note, kind, path)
+        return _type_of_note(note, kind, path)
     if (simple := _SIMPLE.get(kind)) is not None:
         return simple
     if pt.is_fixed_size_binary(kind):
         return st.BinaryType()
     if pt.is_decimal(kind):
-        # Spark knows no negative scales, and no more digits after the point than there are at all.
+        # Spark has no negative scales, and no scale above the precision.
         scale = max(0, kind.scale)
         digits = max(kind.precision + scale - kind.scale, scale)
-        if digits <= _MOST_DIGITS:
+        if digits <= _MAX_DIGITS:
             return st.DecimalType(digits, scale)
     elif pt.is_timestamp(kind):
         return st.TimestampNTZType() if kind.tz is None else st.TimestampType()
@@ -201,25 +203,25 @@ def _note_of(field: pa.Field) -> str:
     return note.decode(errors="replace")
 
 
-def _noted_type(note: str, kind: pa.DataType, path: str) -> st.DataType:
-    """The type of Spark that a note stands for, if the column can hold its values."""
+def _type_of_note(note: str, kind: pa.DataType, path: str) -> st.DataType:
+    """Parse a note, and check that the column can hold values of its type."""
     try:
         found = st._parse_datatype_json_value(note)
-        holds = found is not None and found.jsonValue() == note and _holds(kind, found)
+        holds = found is not None and found.jsonValue() == note and _can_hold(kind, found)
     except Exception:
         holds = False
     if not holds:
         raise SchemaMismatch(
-            f"Cannot read column {path!r} ({kind}) as {note!r}, which {NOTE.decode()} says it is: "
-            "a newer version of Phalanx may have written it, or something else has. Leave it out "
-            "with the option `columns`."
+            f"Cannot read column {path!r} ({kind}) as {note!r}, the value of {NOTE.decode()}: a "
+            "newer version of Phalanx or another program may have written it. Leave it out with "
+            "the option `columns`."
         )
     return found
 
 
-def _holds(kind: pa.DataType, spark: st.DataType) -> bool:
+def _can_hold(kind: pa.DataType, spark: st.DataType) -> bool:
     if pt.is_dictionary(kind):
-        return _holds(kind.value_type, spark)
+        return _can_hold(kind.value_type, spark)
     match spark:
         case st.StringType():
             return _SIMPLE.get(kind) == st.StringType()
@@ -234,7 +236,7 @@ def _holds(kind: pa.DataType, spark: st.DataType) -> bool:
 
 
 def _note(spark: st.DataType) -> str | None:
-    """What the type of Arrow does not say of a type of Spark."""
+    """Return the note of a Spark type; None if its Arrow type says everything."""
     match spark:
         case st.StringType() if spark != st.StringType():
             pass
@@ -269,18 +271,18 @@ def _arrow_type(spark: st.DataType, path: str) -> pa.DataType:
                 [_arrow_field(f.name, f.dataType, f.nullable, f"{path}.{f.name}") for f in spark]
             )
         case st.CharType() | st.VarcharType():
-            raise _no_length(path, spark.simpleString())
+            raise _length_error(path, spark.simpleString())
         case st.YearMonthIntervalType() | st.CalendarIntervalType():
             raise SchemaMismatch(
-                f"Cannot keep column {path!r} as {spark.simpleString()}: Arrow in Python has no "
-                "intervals of months. Use a number of months, or INTERVAL DAY TO SECOND."
+                f"Cannot store column {path!r} as {spark.simpleString()}: pyarrow has no intervals "
+                "of months. Use a number of months, or INTERVAL DAY TO SECOND."
             )
         case st.UserDefinedType():
-            raise _no_user_type(path, spark.typeName())
+            raise _user_type_error(path, spark.typeName())
     try:
         return to_arrow_type(spark, timezone="UTC")
     except Exception:
-        raise _unknown(path, spark.simpleString()) from None
+        raise _unknown_type_error(path, spark.simpleString()) from None
 
 
 def _check_known(tree: object, path: str) -> None:
@@ -289,12 +291,12 @@ def _check_known(tree: object, path: str) -> None:
         try:
             st._parse_datatype_json_value(tree)
         except Exception:
-            raise _unknown(path, tree) from None
+            raise _unknown_type_error(path, tree) from None
         return
     assert isinstance(tree, dict)
     match tree["type"]:
         case "udt":
-            raise _no_user_type(path, str(tree.get("class") or tree.get("pyClass")))
+            raise _user_type_error(path, str(tree.get("class") or tree.get("pyClass")))
         case "struct":
             for field in tree["fields"]:
                 name = field["name"]
@@ -306,48 +308,48 @@ def _check_known(tree: object, path: str) -> None:
             _check_known(tree["valueType"], f"{path}[]")
 
 
-def _no_length(path: str, shown: str) -> SchemaMismatch:
+def _length_error(path: str, shown: str) -> SchemaMismatch:
     return SchemaMismatch(
-        f"Cannot keep column {path!r} as {shown}: a table keeps no lengths of text. Use string, or "
-        "in a query CAST(… AS STRING)."
+        f"Cannot store column {path!r} as {shown}: strings have no length. Use string, or in a "
+        "query CAST(… AS STRING)."
     )
 
 
-def _no_user_type(path: str, shown: str) -> SchemaMismatch:
+def _user_type_error(path: str, shown: str) -> SchemaMismatch:
     return SchemaMismatch(
-        f"Cannot keep column {path!r} as the user-defined type {shown}: only types of Spark SQL "
-        "are read back as they were. Convert it to one first, such as an array."
+        f"Cannot store column {path!r} as the user-defined type {shown}: only types of Spark SQL "
+        "are supported. Convert it to one first, such as an array."
     )
 
 
-def _unknown(path: str, shown: str) -> SchemaMismatch:
+def _unknown_type_error(path: str, shown: str) -> SchemaMismatch:
     return SchemaMismatch(
-        f"Cannot keep column {path!r} as {shown}: PySpark has no such type in Arrow. Cast it to "
-        "another one."
+        f"Cannot store column {path!r} as {shown}: PySpark has no Arrow type for it. Cast it to "
+        "another type."
     )
 
 
-def _with_notes_only(field: pa.Field) -> pa.Field:
-    """Without what Spark adds to fields on their way."""
+def _strip_metadata(field: pa.Field) -> pa.Field:
+    """Remove all field metadata but notes."""
     kind = field.type
     if pt.is_struct(kind):
-        kind = pa.struct([_with_notes_only(child) for child in kind])
+        kind = pa.struct([_strip_metadata(child) for child in kind])
     elif pt.is_map(kind):
-        kind = pa.map_(_with_notes_only(kind.key_field), _with_notes_only(kind.item_field))
+        kind = pa.map_(_strip_metadata(kind.key_field), _strip_metadata(kind.item_field))
     elif pt.is_list(kind):
-        kind = pa.list_(_with_notes_only(kind.value_field))
+        kind = pa.list_(_strip_metadata(kind.value_field))
     note = (field.metadata or {}).get(NOTE)
     return pa.field(field.name, kind, field.nullable, None if note is None else {NOTE: note})
 
 
 def _check_same(given: pa.Field, stored: pa.Field, path: str) -> None:
-    """Refuse values of another type of Spark, though the types of Arrow are the same."""
+    """Refuse another Spark type with the same Arrow type."""
     if pt.is_null(given.type):
         return
     if _note_of(given) or _note_of(stored):
-        # A column of the table may have a type that Spark lacks: only one with a note matters here.
+        # Only fields with notes matter: others may have types that Spark lacks.
         ours, theirs = _spark_type(stored, path), _spark_type(given, path)
-        if not _fits(theirs, ours):
+        if not _is_subtype(theirs, ours):
             raise SchemaMismatch(
                 f"Column {path!r} is {ours.simpleString()}, but the data has it as "
                 f"{theirs.simpleString()}. Cast it first."
@@ -362,8 +364,8 @@ def _check_same(given: pa.Field, stored: pa.Field, path: str) -> None:
         _check_same(given.type.value_field, stored.type.value_field, f"{path}[]")
 
 
-def _fits(given: st.DataType, wanted: st.DataType) -> bool:
-    """Whether all values of a type are values of another, which differ in no more than a note."""
+def _is_subtype(given: st.DataType, wanted: st.DataType) -> bool:
+    """Return whether all values of one type are values of another with the same Arrow type."""
     match given, wanted:
         case st.StringType(), st.StringType():
             return True
@@ -387,41 +389,46 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def fitted(array: pa.Array, field: pa.Field) -> pa.Array:
-    """The same values in a type that holds them all; times are cut to what Spark's type has."""
+def cast_for_spark(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Cast an array to a type that holds all its values; times are truncated to Spark's type."""
     kind = field.type
     if pt.is_dictionary(array.type):
-        return fitted(array.dictionary_decode(), field)
+        return cast_for_spark(array.dictionary_decode(), field)
     if pt.is_time(kind):
-        return _cut_time(array, field)
+        return _truncate_time(array, field)
     if pt.is_duration(kind):
-        return _cut_interval(array, field)
+        return _truncate_interval(array, field)
     if array.type == kind and not pt.is_nested(kind):
         return array
     if pt.is_nested(kind) and array.offset:
-        # Arrow builds no nested array with NULLs from a slice.
-        array = copied(array)
+        # Arrow cannot build a nested array with NULLs from a slice.
+        array = copy_array(array)
     if pt.is_struct(kind):
-        # What is below NULL has no value, not even one that could be cast.
+        # Values below a NULL struct are undefined, and might not cast.
         inner = array.flatten() if array.null_count else map(array.field, range(len(kind)))
-        children = [fitted(each, child) for each, child in zip(inner, kind, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=_nulls(array))
+        children = [cast_for_spark(each, child) for each, child in zip(inner, kind, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=_null_mask(array))
     if pt.is_map(kind):
-        keys, items = fitted(array.keys, kind.key_field), fitted(array.items, kind.item_field)
-        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_nulls(array))
+        keys, items = (
+            cast_for_spark(array.keys, kind.key_field),
+            cast_for_spark(array.items, kind.item_field),
+        )
+        return pa.MapArray.from_arrays(
+            array.offsets, keys, items, type=kind, mask=_null_mask(array)
+        )
     if pt.is_list(kind):
-        offsets, items = offsets_and_items(array)
-        values = fitted(items, kind.value_field)
+        offsets, items = split_list(array)
+        values = cast_for_spark(items, kind.value_field)
         return pa.ListArray.from_arrays(
-            offsets.cast(pa.int32()), values, type=kind, mask=_nulls(array)
+            offsets.cast(pa.int32()), values, type=kind, mask=_null_mask(array)
         )
     if pt.is_timestamp(kind) and array.type.unit == "ns":
-        return _microseconds(array, kind)
+        return _to_microseconds(array, kind)
     return array.cast(kind)
 
 
-def _cut_time(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Times with as many digits of a second as the type of Spark has."""
+def _truncate_time(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Truncate times to the precision of the Spark type."""
     spark = _spark_type(field, field.name)
     assert isinstance(spark, st.TimeType)
     numbers = array.cast(field.type).cast(pa.int64())
@@ -429,8 +436,8 @@ def _cut_time(array: pa.Array, field: pa.Field) -> pa.Array:
     return pc.multiply(pc.divide(numbers, unit), unit).cast(field.type)
 
 
-def _cut_interval(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Intervals up to the last field that the type of Spark has, cut toward zero."""
+def _truncate_interval(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Truncate intervals toward zero, to the last field of the Spark type."""
     spark = _spark_type(field, field.name)
     assert isinstance(spark, st.DayTimeIntervalType)
     if array.type.unit == "ns":
@@ -441,10 +448,10 @@ def _cut_interval(array: pa.Array, field: pa.Field) -> pa.Array:
     return pc.multiply(pc.divide(numbers, unit), unit).cast(field.type)
 
 
-def _microseconds(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Nanoseconds as the microseconds that they are in, also before 1970.
+def _to_microseconds(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Floor nanoseconds to microseconds, also before 1970.
 
-    Arrow's own functions for this go by the clocks of a zone, which show some hours twice.
+    Arrow's floor functions work in the local time of a zone, in which some hours occur twice.
     """
     numbers = array.cast(pa.int64())
     whole = pc.divide(numbers, 1000)
@@ -452,5 +459,5 @@ def _microseconds(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.subtract(whole, is_later.cast(pa.int64())).cast(kind)
 
 
-def _nulls(array: pa.Array) -> pa.Array | None:
+def _null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None

@@ -1,40 +1,41 @@
-"""Rows brought to their partitions before they are written: few large files instead of many.
+"""Shuffles of rows to their partitions before a write: few large files instead of many small ones.
 
-A task writes a file for every partition that it has rows of. So many tasks with rows of many
-partitions write many small files, unless Spark first brings the rows of a partition together.
+A task writes a file for every partition of its rows. Many tasks with rows of many partitions write
+many small files, unless Spark first shuffles the rows of each partition together.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
-from phalanx.errors import PhalanxError
+from phalanx.arguments import SaveMode, Shuffle, SparkWriteArguments
+from phalanx.errors import InvalidArgument
 from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.partition_by import PartitionBy
-from phalanx.spark.runtime.options import NEW_TABLE, WRITE, Options, option_text
-from phalanx.spark.runtime.placement import most_partitions, partition_columns
-from phalanx.spark.runtime.types import check_writable
-from phalanx.spark.source.writing import DISTRIBUTIONS, table_to_write
+from phalanx.spark.runtime.notices import notify
+from phalanx.spark.runtime.options import NEW_TABLE, WRITE_OPTIONS, Options, option_text
+from phalanx.spark.runtime.placement import max_partitions, partition_columns
+from phalanx.spark.runtime.types import check_spark_columns
+from phalanx.spark.source.writing import DISTRIBUTIONS, open_or_plan_table
 from phalanx.table.opening import NewTable
 from phalanx.table.table import Table
 
-MODES = ("append", "overwrite")
-# Files of so many bytes are large enough, as Spark estimates them.
+SAVE_MODES = ("append", "overwrite")
+# Files of this size, as Spark estimates it, need no shuffle.
 _LARGE_BYTES = 32 << 20
-# What Spark says of a size that it does not know.
+# Spark's estimate for an unknown size.
 _UNKNOWN_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Whether rows are shuffled to their partitions before the write, and why."""
+    """Whether a write shuffles rows to their partitions first, and why."""
 
     kind: str
     reason: str
@@ -48,60 +49,62 @@ def write(
     df: DataFrame,
     uri: str,
     *,
-    mode: str = "append",
+    mode: SaveMode = "append",
     partition_by: PartitionBy | None = None,
-    distribution: str = "auto",
+    distribution: Shuffle = "auto",
     storage_options: dict[str, str] | None = None,
-    **options: Any,
+    **options: Unpack[SparkWriteArguments],
 ) -> Distribution:
-    """Write a DataFrame to a table as `format("phalanx")` does, its rows shuffled first.
+    """Write a DataFrame to a table as `format("phalanx")` does, but shuffle its rows first.
 
-    `distribution` is "hash": Spark brings the rows of a partition together, and splits only what
-    is large; "none": rows are written where they are; or "auto", which decides by the numbers of
-    tasks and partitions and the size. A missing table is made by `partition_by`. Other options
-    are those of the format. Returns what was done, and why; it is told on stderr too.
+    `distribution` is "hash": Spark shuffles the rows of a partition together, and splits large
+    partitions; "none": no shuffle; or "auto", which decides by the numbers of tasks and partitions
+    and the size. `partition_by` creates a missing table. Other options are those of the format.
+    Returns what was done, and why; also prints it to stderr.
     """
     given = {name: option_text(value) for name, value in options.items() if value is not None}
     if storage_options:
         given["storage_options"] = json.dumps(storage_options)
-    wanted = Options.of({**given, "path": uri, "distribution": distribution}, WRITE, "write")
-    if mode not in MODES:
-        raise PhalanxError(
-            f"Cannot write with mode={mode!r}: expected {' or '.join(map(repr, MODES))}. To write "
-            "only to a new table use if_exists='error'."
+    wanted = Options.of(
+        {**given, "path": uri, "distribution": distribution}, WRITE_OPTIONS, "write"
+    )
+    if mode not in SAVE_MODES:
+        raise InvalidArgument(
+            f"Cannot write with mode={mode!r}: expected {' or '.join(map(repr, SAVE_MODES))}. To "
+            "write to a new table only, use if_exists='error'."
         )
     wanted.choice("distribution", *DISTRIBUTIONS)
     if_exists = wanted.choice("if_exists", "append", "error", "ignore")
-    found = table_to_write(wanted, df.schema, if_exists, partition_by)
+    found = open_or_plan_table(wanted, df.schema, if_exists, partition_by)
     if found is None:
-        return Distribution("none", "the table exists, and is left alone")
+        return Distribution("none", "the table exists, and if_exists is 'ignore'")
     table = found.table if isinstance(found, NewTable) else found
-    check_writable(df.schema, table.schema)
-    chosen = chosen_distribution(df, table, distribution)
+    check_spark_columns(df.schema, table.schema)
+    chosen = choose_distribution(df, table, distribution)
     if wanted.choice("report", "true", "false") == "true":
-        print(f"phalanx: {chosen}", file=sys.stderr)
+        notify(str(chosen))
     for name in ("if_exists", "partition_by", "transaction"):
-        # They are done: it is known what the table is, or will be.
+        # These options are resolved already.
         given.pop(name, None)
     if isinstance(found, NewTable):
         given[NEW_TABLE] = found.to_json()
-    writer = distributed(df, table, chosen).write.format("phalanx").mode(mode)
-    # What Spark has brought together, or was told to leave, needs no gathering.
+    writer = distribute(df, table, chosen).write.format("phalanx").mode(mode)
+    # Rows are shuffled already, or the user asked for no shuffle.
     writer.options(**given, distribution="none").save(table.uri)
     return chosen
 
 
-def chosen_distribution(df: DataFrame, table: Table, distribution: str) -> Distribution:
-    """What to do with the rows of a DataFrame, and why."""
+def choose_distribution(df: DataFrame, table: Table, distribution: str) -> Distribution:
+    """Choose whether to shuffle the rows of a DataFrame, and say why."""
     if distribution != "auto":
-        return Distribution(distribution, "it was asked for")
+        return Distribution(distribution, "the caller chose it")
     if not table.spec.fields:
         return Distribution("none", "the table has one partition")
-    tasks, size = task_count(df), estimated_bytes(df)
+    tasks, size = count_tasks(df), estimate_bytes(df)
     if tasks == 1:
         return Distribution("none", "one task has all rows")
-    partitions = _partitions(table)
-    told = ", ".join(
+    partitions = _estimate_partitions(table)
+    facts = ", ".join(
         [
             "an unknown number of tasks" if tasks is None else f"{tasks:,} tasks",
             "an unknown number of partitions"
@@ -113,41 +116,41 @@ def chosen_distribution(df: DataFrame, table: Table, distribution: str) -> Distr
     if tasks is not None and partitions is not None and size is not None:
         each = size // (tasks * partitions)
         if each >= _LARGE_BYTES:
-            return Distribution("none", f"files are large without it ({told})")
-    return Distribution("hash", f"each task would write a small file for each partition ({told})")
+            return Distribution("none", f"files are large without it ({facts})")
+    return Distribution("hash", f"each task would write a small file for each partition ({facts})")
 
 
-def _partitions(table: Table) -> int | None:
-    """About how many partitions get rows: as many as there are, else as there can be."""
-    return table.plan().leaves[table.spec.id].num_rows or most_partitions(table.spec)
+def _estimate_partitions(table: Table) -> int | None:
+    """Estimate how many partitions get rows: the existing ones, else the possible ones."""
+    return table.plan().leaves[table.spec.id].num_rows or max_partitions(table.spec)
 
 
-def distributed(df: DataFrame, table: Table, distribution: Distribution) -> DataFrame:
-    """The same rows, those of a partition together if the distribution says so."""
+def distribute(df: DataFrame, table: Table, distribution: Distribution) -> DataFrame:
+    """Shuffle the rows of each partition together, if the distribution says so."""
     if distribution.kind != "hash" or not table.spec.fields:
         return df
     columns = partition_columns(table.spec, Schema.of(table.schema), df.schema)
     if df.sparkSession.conf.get("spark.sql.adaptive.enabled", "true") != "true":
         return df.repartition(*columns)
-    # Of all shuffles this one splits what is large, so that one partition keeps several tasks busy.
+    # Rebalancing splits large partitions, so that several tasks write one.
     name = f"phalanx_{uuid.uuid4().hex}"
     return df.withColumn(name, fn.xxhash64(*columns)).hint("rebalance", fn.col(name)).drop(name)
 
 
-def task_count(df: DataFrame) -> int | None:
-    """How many tasks would write the DataFrame; None if that takes running a part of it."""
+def count_tasks(df: DataFrame) -> int | None:
+    """Count the tasks that would write the DataFrame; None if that requires running part of it."""
     try:
         execution = df._jdf.queryExecution()
         if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
             return None
         return int(execution.toRdd().getNumPartitions())
     except Exception:
-        # Connect shows no plan, and a plan that fails says so when it runs.
+        # Spark Connect has no plan here, and a failing plan raises its error when it runs.
         return None
 
 
-def estimated_bytes(df: DataFrame) -> int | None:
-    """How large Spark thinks the rows are; None if it does not know."""
+def estimate_bytes(df: DataFrame) -> int | None:
+    """Return Spark's estimate of the size of the rows; None if it has none."""
     try:
         size = int(str(df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
     except Exception:

@@ -1,4 +1,4 @@
-"""The data source `phalanx`: what Spark asks for, and who answers."""
+"""The data source `phalanx`: creates the readers and writers that Spark asks for."""
 
 from __future__ import annotations
 
@@ -7,80 +7,82 @@ from collections.abc import MutableMapping
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from phalanx.spark.runtime.failures import told_in_one_line
+from phalanx.spark.runtime.failures import without_traceback
 from phalanx.spark.runtime.options import (
-    READ,
-    ROW_CHANGES,
-    STREAM_READ,
-    STREAM_WRITE,
-    WRITE,
+    READ_OPTIONS,
+    ROW_CHANGE_OPTIONS,
+    STREAM_READ_OPTIONS,
+    STREAM_WRITE_OPTIONS,
+    WRITE_OPTIONS,
     Options,
-    wants_changes,
+    is_change_feed,
 )
-from phalanx.spark.runtime.workers import end_quietly
-from phalanx.spark.source.change_source import ChangeReader, ChangeStreamReader, change_schema
-from phalanx.spark.source.reading import ScanReader, schema_of, table_of
-from phalanx.spark.source.row_changes import OPTION, RowChangeWriter, change_writer_of, job_of
-from phalanx.spark.source.stream_sink import BatchWriter, stream_writer_of
+from phalanx.spark.runtime.workers import silence_worker_exit
+from phalanx.spark.source.change_source import ChangeReader, ChangeStreamReader, change_feed_schema
+from phalanx.spark.source.reading import ScanReader, open_from_options, read_schema
+from phalanx.spark.source.row_changes import OPTION, RowChangeWriter, make_change_writer, resume_job
+from phalanx.spark.source.stream_sink import BatchWriter, make_stream_writer
 from phalanx.spark.source.stream_source import SnapshotReader
-from phalanx.spark.source.writing import TableWriter, writer_of
+from phalanx.spark.source.writing import TableWriter, make_writer
 
-# Whatever a worker process of Spark does with the source, it imports this module.
-end_quietly()
+# Every worker process that uses the source imports this module.
+silence_worker_exit()
 
 
 class PhalanxSource(DataSource):
-    """Tables of Phalanx in Spark: `spark.read.format("phalanx").load(uri)`."""
+    """Phalanx tables in Spark: `spark.read.format("phalanx").load(uri)`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # What a DataFrame reads stays the same from when it was loaded, in strong mode. In weak
-        # mode there is no snapshot to stay at; with a schema of the user's own Spark asks nothing
-        # when it loads; by Connect every query loads the table anew.
+        # In strong mode a DataFrame keeps reading the snapshot at load time. There is none in weak
+        # mode, with a schema of the user (Spark does not load the table then), and with Spark
+        # Connect, where every query loads the table again.
         self._snapshot: int | None = None
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "phalanx"
 
-    @told_in_one_line
+    @without_traceback
     def schema(self) -> StructType:
-        """The columns of the table, as Spark sees them."""
-        options = self._options(READ | STREAM_READ, "read")
-        table = table_of(options)
-        if wants_changes(options):
+        """Return Spark's schema of the table or change feed."""
+        options = self._options(READ_OPTIONS | STREAM_READ_OPTIONS, "read")
+        table = open_from_options(options)
+        if is_change_feed(options):
             self._snapshot = table.newest_snapshot
-            return change_schema(options, table)
+            return change_feed_schema(options, table)
         if options.text("snapshot") is None:
             self._snapshot = table.newest_snapshot
-        return schema_of(options, table_of(options, self._snapshot))
+        return read_schema(options, open_from_options(options, self._snapshot))
 
-    @told_in_one_line
+    @without_traceback
     def reader(self, schema: StructType) -> ScanReader | ChangeReader:
-        """Who reads the table in a batch."""
-        options = self._options(READ, "read")
-        if wants_changes(options):
+        """Build a batch reader."""
+        options = self._options(READ_OPTIONS, "read")
+        if is_change_feed(options):
             return ChangeReader(options, schema, self._snapshot)
         return ScanReader(options, schema, self._snapshot)
 
     def streamReader(self, schema: StructType) -> SnapshotReader:  # noqa: N802
-        """Who reads what comes to the table, or all that changes in it."""
+        """Build a stream reader of new rows, or of the change feed."""
         changes = str(self.options.get("changes", "")).lower() == "true"
         kind = ChangeStreamReader if changes else SnapshotReader
         return kind(dict(self.options), schema)
 
-    @told_in_one_line
+    @without_traceback
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter | RowChangeWriter:
-        """Who writes a DataFrame to the table, or what happens to rows of it."""
+        """Build a writer of a DataFrame, or of changes of rows."""
         if OPTION in self.options:
-            return change_writer_of(job_of(self._options(ROW_CHANGES, "write")), schema)
-        return writer_of(self._options(WRITE, "write"), schema, overwrite)
+            return make_change_writer(
+                resume_job(self._options(ROW_CHANGE_OPTIONS, "write")), schema
+            )
+        return make_writer(self._options(WRITE_OPTIONS, "write"), schema, overwrite)
 
-    @told_in_one_line
+    @without_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: N802
-        """Who writes a batch of a stream to the table."""
-        return stream_writer_of(self._options(STREAM_WRITE, "stream"), schema, overwrite)
+        """Build a writer of one batch of a stream."""
+        return make_stream_writer(self._options(STREAM_WRITE_OPTIONS, "stream"), schema, overwrite)
 
-    def _options(self, known: frozenset[str], doing: str) -> Options:
-        return Options.of(self.options, known, doing)
+    def _options(self, known: frozenset[str], action: str) -> Options:
+        return Options.of(self.options, known, action)

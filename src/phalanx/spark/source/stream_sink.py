@@ -1,9 +1,8 @@
-"""Streams into a table: each batch is one write job, committed once in strong mode."""
+"""Streams into a table: each batch is one write job, committed exactly once in strong mode."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,43 +12,44 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from phalanx.errors import NotPartitioned, PhalanxError
-from phalanx.spark.runtime.failures import told_in_one_line
+from phalanx.spark.runtime.failures import without_traceback
+from phalanx.spark.runtime.notices import notify
 from phalanx.spark.runtime.options import Options
-from phalanx.spark.runtime.types import check_writable
-from phalanx.spark.source.writing import FilesWritten, check_unchanged, made, written
-from phalanx.storage.commit.history_rows import Batch
+from phalanx.spark.runtime.types import check_spark_columns
+from phalanx.spark.source.writing import FilesWritten, check_table_matches, create_table, write_task
+from phalanx.storage.commit.history_rows import StreamBatch
 from phalanx.table.jobs.write_job import APPEND, OVERWRITE, WriteJob
 from phalanx.table.opening import open
 from phalanx.table.table import Table
 
-# What Spark tells each task of a stream: the query's id stays the same when it is started again.
+# Task properties that Spark sets. The id of a query survives a restart.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass(slots=True)
 class BatchWriter(DataSourceStreamArrowWriter):
-    """Writes one batch: Spark makes a writer for its tasks, and another for its commit.
+    """A writer of one batch. Spark builds one for its tasks, and another for its commit.
 
-    Of the latter the job is of no use: the tasks say which one was theirs.
+    The commit uses the job that the tasks report, not its own.
     """
 
     job: WriteJob
 
-    @told_in_one_line
+    @without_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesWritten:
-        """Write the rows of one task into files that nobody sees yet.
+        """Stage files with the rows of one task.
 
-        Of a batch that was committed before the query was started again there is nothing to write.
+        Nothing is written for a batch that was committed before a restart of the query.
         """
         if self.job.mode != "strong":
-            return written(self.job, iterator)
-        return written(self.job.marked(_batch(self.job)), iterator)
+            return write_task(self.job, iterator)
+        return write_task(self.job.with_marker(_current_batch(self.job)), iterator)
 
-    @told_in_one_line
+    @without_traceback
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Make what the tasks of a batch have written visible, at once and once only.
+        """Commit the files of a batch, atomically and only once.
 
-        A batch without rows changes nothing; in the output mode "complete" it leaves no rows.
+        A batch without rows changes nothing; in output mode "complete" it empties the table.
         """
         sent = [message for message in messages if isinstance(message, FilesWritten)]
         if not sent:
@@ -61,49 +61,48 @@ class BatchWriter(DataSourceStreamArrowWriter):
             job.commit([message.files for message in sent])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing was committed, or nobody knows: what is not listed vacuum removes."""
+        """Do nothing: the outcome may be unknown, and vacuum removes unreferenced files."""
 
 
-def _batch(job: WriteJob) -> Batch:
-    """The batch that this task belongs to."""
+def _current_batch(job: WriteJob) -> StreamBatch:
+    """Return the batch of the running task."""
     context = TaskContext.get()
     query, number = None, None
     if context is not None:
         query, number = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
     if not query or not number:
         raise PhalanxError(
-            f"Cannot stream to {job.root}: this Spark does not tell the query and the batch of a "
-            f"task ({_QUERY}={query!r}, {_BATCH}={number!r}), so that no batch could be committed "
-            "just once. Write with foreachBatch, and the option `marker`."
+            f"Cannot stream to {job.root}: Spark does not report the query and the batch of a "
+            f"task ({_QUERY}={query!r}, {_BATCH}={number!r}), so no batch can be committed exactly "
+            "once. Write with foreachBatch and the option `marker`."
         )
-    return Batch(query, int(number))
+    return StreamBatch(query, int(number))
 
 
 @functools.cache
 def _warn_of_weak_mode(root: str) -> None:
-    print(
-        f"phalanx: {root} is in weak mode: a batch of a stream may be written twice when the query "
-        "fails and is started again. Change it with set_mode('strong') to have each just once.",
-        file=sys.stderr,
+    notify(
+        f"{root} is in weak mode: a batch of a stream may be written twice if the query "
+        "fails and restarts. Use set_mode('strong') to commit each batch exactly once.",
     )
 
 
-def stream_writer_of(options: Options, schema: StructType, overwrite: bool) -> BatchWriter:
-    """Who writes a batch, on top of the newest state of the table."""
-    table = _table(options, schema)
-    check_writable(schema, table.schema)
+def make_stream_writer(options: Options, schema: StructType, overwrite: bool) -> BatchWriter:
+    """Build the writer of a batch, on the newest state of the table."""
+    table = _open_or_create(options, schema)
+    check_spark_columns(schema, table.schema)
     return BatchWriter(table.begin_write(OVERWRITE if overwrite else APPEND))
 
 
-def _table(options: Options, schema: StructType) -> Table:
-    """The table, made in strong mode if it is missing and `partition_by` says how.
+def _open_or_create(options: Options, schema: StructType) -> Table:
+    """Open the table, or create it by `partition_by`, in strong mode by default.
 
-    It may have evolved since.
+    An existing table may have evolved to another spec since.
     """
     location = options.location
     try:
         table = open(location.uri, storage_options=location.storage_options)
     except NotPartitioned:
-        return made(options, schema, options.choice("transaction", "strong", "weak"))
-    check_unchanged(options, table, table.specs.values())
+        return create_table(options, schema, options.choice("transaction", "strong", "weak"))
+    check_table_matches(options, table, table.specs.values())
     return table

@@ -1,4 +1,4 @@
-"""Streams out of a table: what its snapshots bring, in batches of whole snapshots."""
+"""Streams from a table: the new rows of its snapshots, in batches of whole snapshots."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from phalanx.errors import PhalanxError, SchemaMismatch
-from phalanx.spark.runtime.failures import in_one_line, told_in_one_line
-from phalanx.spark.runtime.options import STREAM_READ, Options, wants_changes
-from phalanx.spark.runtime.types import arrow_schema, for_spark
-from phalanx.spark.source.reading import ScanPartition, check_schema, rows_of
-from phalanx.storage.hive.root import open_root
-from phalanx.storage.lance.failures import told
+from phalanx.spark.runtime.failures import hide_traceback, without_traceback
+from phalanx.spark.runtime.options import STREAM_READ_OPTIONS, Options, is_change_feed
+from phalanx.spark.runtime.types import arrow_schema, to_spark_batches
+from phalanx.spark.source.reading import ScanPartition, check_read_schema, read_partition
+from phalanx.storage.hive.root import open_table_state
+from phalanx.storage.lance.failures import translate_errors
 from phalanx.storage.manifest.manifest import Manifest
 from phalanx.table.history.incremental_scan import (
-    NOTHING,
+    NOTHING_READ,
     Limits,
     Position,
-    Wanted,
-    new_rows,
-    newest_position,
-    next_position,
-    position_before,
+    Selection,
+    find_new_rows,
+    find_newest_position,
+    find_next_position,
+    find_position_before,
 )
-from phalanx.table.read.scan_tasks import packed_tasks
+from phalanx.table.read.scan_tasks import pack_tasks
 
 Offset = dict[str, Any]
 
 
 @dataclass(slots=True)
 class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the rows that come to a table, with the columns that the stream was started with.
+    """A stream of the rows that are added to a table, with the columns at its start.
 
-    An offset is the last snapshot that was read, with its time; -1 before the whole table was.
-    What is wrong with the options or the table is said when Spark asks for offsets: of what is
-    raised while a reader is made, Spark tells nothing.
+    An offset is the last snapshot that was read, with its time; -1 before the initial read of the
+    whole table. Options and table are validated when Spark asks for offsets: Spark hides errors
+    from the construction of a reader.
     """
 
     given: Mapping[str, str] = field(repr=False)
     schema: StructType
-    # What the tasks do not need.
+    # Not pickled: tasks do not need these.
     _manifest: Manifest | None = field(default=None, repr=False)
     _last: Position | None = None
 
@@ -65,12 +65,12 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def options(self) -> Options:
-        """The options of the stream, all of which must be known."""
-        return Options.of(self.given, STREAM_READ, "stream")
+        """The validated options of the stream."""
+        return Options.of(self.given, STREAM_READ_OPTIONS, "stream")
 
     @property
     def limits(self) -> Limits:
-        """How much a batch may be."""
+        """The maximal size of a batch."""
         options = self.options
         return Limits(
             options.number("max_snapshots_per_trigger"),
@@ -78,36 +78,36 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options.size("max_bytes_per_trigger"),
         )
 
-    @told_in_one_line
+    @without_traceback
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Where a new stream starts: with the whole table, or before the snapshot it names."""
-        manifest = self._newest()
-        # A table in weak mode is refused.
-        newest_position(manifest)
-        return _offset(self._start(manifest))
+        """Return the start of a new stream: the whole table, or `starting_snapshot`."""
+        manifest = self._open_newest()
+        # Refuses a table in weak mode.
+        find_newest_position(manifest)
+        return _to_offset(self._start_position(manifest))
 
-    def _start(self, manifest: Manifest) -> Position:
-        wants_changes(self.options)
+    def _start_position(self, manifest: Manifest) -> Position:
+        is_change_feed(self.options)
         start = self.options.snapshot("starting_snapshot")
-        return Position(NOTHING) if start is None else position_before(manifest, start)
+        return Position(NOTHING_READ) if start is None else find_position_before(manifest, start)
 
-    @told_in_one_line
+    @without_traceback
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """How far the next batch goes."""
-        manifest, after = self._newest(), _position(start)
-        until = self._last or newest_position(manifest)
+        """Return the end of the next batch."""
+        manifest, after = self._open_newest(), _to_position(start)
+        until = self._last or find_newest_position(manifest)
         limits = Limits() if isinstance(limit, ReadAllAvailable) else self.limits
-        with told(f"stream from {manifest.root}"):
-            return _offset(self._next(manifest, after, until, limits))
+        with translate_errors(f"stream from {manifest.root}"):
+            return _to_offset(self._next_position(manifest, after, until, limits))
 
-    def _next(
+    def _next_position(
         self, manifest: Manifest, after: Position, until: Position, limits: Limits
     ) -> Position:
-        return next_position(manifest, after, until, limits, self._wanted)
+        return find_next_position(manifest, after, until, limits, self._selection)
 
-    @told_in_one_line
+    @without_traceback
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """A limit that stands for all that the options set: the engine gives it back."""
+        """Return one limit for all limits of the options: Spark passes it back."""
         limits = self.limits
         if limits.snapshots is not None:
             return ReadMaxFiles(limits.snapshots)
@@ -117,73 +117,72 @@ class SnapshotReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(limits.bytes)
         return ReadAllAvailable()
 
-    @told_in_one_line
+    @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on there is nothing newer than what is there now."""
-        self._last = newest_position(self._newest())
+        """Fix the newest snapshot as the end of the stream."""
+        self._last = find_newest_position(self._open_newest())
 
-    @told_in_one_line
+    @without_traceback
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """The newest snapshot, whatever the limits."""
-        return _offset(self._last or newest_position(self._newest()))
+        """Return the newest snapshot, ignoring limits."""
+        return _to_offset(self._last or find_newest_position(self._open_newest()))
 
-    @told_in_one_line
+    @without_traceback
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The tasks that read a batch."""
-        manifest = self._newest()
+        """Plan the tasks of a batch."""
+        manifest = self._open_newest()
         self._check_columns(manifest)
-        with told(f"stream from {manifest.root}"):
-            return self._tasks(manifest, _position(start), _position(end))
+        with translate_errors(f"stream from {manifest.root}"):
+            return self._plan_tasks(manifest, _to_position(start), _to_position(end))
 
-    def _tasks(
+    def _plan_tasks(
         self, manifest: Manifest, after: Position, until: Position
     ) -> Sequence[InputPartition]:
-        found = new_rows(manifest, after, until, self._wanted)
-        return [
-            ScanPartition(task) for task in packed_tasks(found, self.options.size("split_size"))
-        ]
+        found = find_new_rows(manifest, after, until, self._selection)
+        return [ScanPartition(task) for task in pack_tasks(found, self.options.size("split_size"))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        with in_one_line():
-            yield from for_spark(rows_of(partition), arrow_schema(self.schema))
+        """Read the rows of one task."""
+        with hide_traceback():
+            yield from to_spark_batches(read_partition(partition), arrow_schema(self.schema))
 
-    def _newest(self) -> Manifest:
+    def _open_newest(self) -> Manifest:
         location = self.options.location
-        found = open_root(location) if self._manifest is None else self._manifest.latest()
+        found = (
+            open_table_state(location) if self._manifest is None else self._manifest.load_latest()
+        )
         if not isinstance(found, Manifest):
             raise PhalanxError(
                 f"Cannot stream from {location}: it has the {found.layout} layout, which has no "
-                "snapshots. Make it a table of the newest format with upgrade()."
+                "snapshots. Convert it to the newest format with upgrade()."
             )
         self._manifest = found
         return found
 
     @property
-    def _wanted(self) -> Wanted:
-        return Wanted(self.options.text("where"), self.schema.names)
+    def _selection(self) -> Selection:
+        return Selection(self.options.text("where"), self.schema.names)
 
     def _check_columns(self, manifest: Manifest) -> None:
         try:
-            check_schema(self.schema, self._columns(manifest), manifest.root.uri)
+            check_read_schema(self.schema, self._stored_columns(manifest), manifest.root.uri)
         except SchemaMismatch as error:
             raise SchemaMismatch(
-                f"The columns of {manifest.root} have changed since the stream was started. "
-                f"{error} Start the stream again with the same checkpoint: it goes on where it "
-                "stopped."
+                f"The columns of {manifest.root} have changed since the stream started. {error} "
+                "Restart the stream with the same checkpoint: it continues where it stopped."
             ) from None
 
-    def _columns(self, manifest: Manifest) -> pa.Schema:
+    def _stored_columns(self, manifest: Manifest) -> pa.Schema:
         return manifest.properties.schema.arrow
 
 
-def _offset(position: Position) -> Offset:
+def _to_offset(position: Position) -> Offset:
     found: Offset = {"snapshot": position.snapshot}
     return found if position.time is None else {**found, "time": position.time}
 
 
-def _position(offset: Offset) -> Position:
-    """The position that a checkpoint tells, which may be anybody's text."""
+def _to_position(offset: Offset) -> Position:
+    """Parse the offset of a checkpoint, which may be any JSON."""
     match offset:
         case {"snapshot": int(snapshot), "time": str(time)}:
             return Position(snapshot, time)
@@ -191,5 +190,5 @@ def _position(offset: Offset) -> Position:
             return Position(snapshot)
     raise PhalanxError(
         f"Cannot stream from the offset {offset!r}: expected a snapshot and its time. The "
-        "checkpoint is another query's, or damaged: start the stream with a new one."
+        "checkpoint belongs to another query or is damaged. Start the stream with a new one."
     )

@@ -1,8 +1,8 @@
-"""The Java side of the source: a few classes, compiled for the Spark that is installed.
+"""The jar of Java classes, compiled for the installed Spark.
 
-They only carry and translate: columns come from Python as they are, rows go there in large
-batches, and what a query wants of a table (columns, conditions, aggregates, the partitions that a
-join needs) is told to Python. All planning and I/O is Python's, with and without them.
+The classes transfer columns and rows in large batches, and pass what a query pushes down (columns,
+conditions, aggregates, partitions for joins) to Python. All planning and I/O is in Python.
+docs/BRIDGE.md specifies how the two communicate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import pyspark
 
 _SOURCES = Path(__file__).with_name("java")
-# A wheel has the jar for the Spark that it was built with: no JDK is needed with that one.
+# A wheel contains the jar for the Spark of its build, for which no JDK is needed.
 _SHIPPED = Path(__file__).with_name("jars")
 _PROVIDER = "phalanx.bridge.Source"
 _SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
@@ -30,34 +30,34 @@ _RELEASE = "17"
 
 
 class CannotCompile(Exception):
-    """Why there is no jar."""
+    """The reason why the jar cannot be built."""
 
 
 @functools.cache
-def jar() -> Path | None:
-    """The jar for the installed Spark, compiled if it is missing; None, and a warning, if not."""
+def find_jar() -> Path | None:
+    """Return the jar for the installed Spark, compiled if needed; warn and return None if not."""
     try:
-        return compiled(_folder())
+        return build_jar(_cache_folder())
     except CannotCompile as reason:
         warnings.warn(
-            f"Spark works with Phalanx by its Python source alone: {reason} Queries read all "
-            "columns and all partitions, joins shuffle, and rows travel slower. Install a JDK 17 "
+            f"Spark uses only the Python source of Phalanx: {reason} Queries read all columns and "
+            "all partitions, joins shuffle, and rows are transferred more slowly. Install JDK 17 "
             "or newer, on Debian and Ubuntu: sudo apt-get install openjdk-17-jdk-headless",
             stacklevel=3,
         )
         return None
 
 
-def _folder() -> Path:
-    """Where jars are kept; they are of use to all projects of a user."""
+def _cache_folder() -> Path:
+    """Return the folder of compiled jars, shared by all projects of a user."""
     found = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(found) / "phalanx"
 
 
-def compiled(folder: Path) -> Path:
-    """The jar that was shipped, or is in the folder, if need be after compiling it there.
+def build_jar(folder: Path) -> Path:
+    """Return the shipped jar, else the one in the folder, compiling it if it is missing.
 
-    The JVM runs what is in it: the folder must be the user's alone, and the jar as it was written.
+    The JVM runs its code: the folder must belong to the user alone, and the digest must match.
     """
     sources = sorted(_SOURCES.rglob("*.java"))
     name = f"bridge-{pyspark.__version__}-{_digest(*sources)[:16]}.jar"
@@ -67,26 +67,26 @@ def compiled(folder: Path) -> Path:
     try:
         _make_private(folder)
         if not _is_intact(target):
-            with tempfile.TemporaryDirectory(dir=folder) as place:
-                made = _packed(sources, Path(place))
-                digest = Path(place, "digest")
-                digest.write_text(_digest(made))
-                # Others may be at it as well: the last one wins, and all are the same.
-                made.replace(target)
+            with tempfile.TemporaryDirectory(dir=folder) as temporary:
+                packed = _pack(sources, Path(temporary))
+                digest = Path(temporary, "digest")
+                digest.write_text(_digest(packed))
+                # Other processes may do the same; all write equal files.
+                packed.replace(target)
                 digest.replace(_digest_file(target))
     except OSError as error:
-        raise CannotCompile(f"its Java classes cannot be kept in {folder}: {error}.") from None
+        raise CannotCompile(f"its Java classes cannot be stored in {folder}: {error}.") from None
     return target
 
 
 def _make_private(folder: Path) -> None:
-    """Make the folder, or check that nobody else can have put anything there."""
+    """Create the folder, or check that only this user could write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise CannotCompile(
-            f"its Java classes cannot be kept in {folder}, which is a link or belongs to another "
-            "user. Remove it, or name another folder with XDG_CACHE_HOME."
+            f"its Java classes cannot be stored in {folder}, which is a link or belongs to another "
+            "user. Remove it, or set another folder with XDG_CACHE_HOME."
         )
     if found.st_mode & 0o077:
         folder.chmod(0o700)
@@ -110,7 +110,7 @@ def _digest(*files: Path) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def _packed(sources: list[Path], folder: Path) -> Path:
+def _pack(sources: list[Path], folder: Path) -> Path:
     classes = folder / "classes"
     _compile(sources, classes)
     made = folder / "bridge.jar"
@@ -123,7 +123,7 @@ def _packed(sources: list[Path], folder: Path) -> Path:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    """Add a file without the time of its making: the same classes make the same jar."""
+    """Add a file without its modification time, so that equal classes make equal jars."""
     entry = zipfile.ZipInfo(name)
     entry.compress_type = zipfile.ZIP_DEFLATED
     archive.writestr(entry, content)
@@ -131,10 +131,10 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 def _compile(sources: list[Path], classes: Path) -> None:
     jars = map(str, sorted(Path(pyspark.__file__).with_name("jars").glob("*.jar")))
-    # The compiler of the Java that runs Spark; the command `javac` may be another's.
-    # It runs for seconds: its own code is compiled quickly rather than well.
-    quickly = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    compiler = [_java(), *quickly, "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    # The compiler of the Java that runs Spark; `javac` may belong to another one.
+    # It runs for seconds only, so skip the optimizing JIT.
+    jvm_options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    compiler = [_java(), *jvm_options, "-m", "jdk.compiler/com.sun.tools.javac.Main"]
     options = ["--release", _RELEASE, "-nowarn", "-cp", os.pathsep.join(jars), "-d", str(classes)]
     done = subprocess.run(
         [*compiler, *options, *map(str, sources)], capture_output=True, text=True, check=False
@@ -150,5 +150,5 @@ def _java() -> str:
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not Path(found).exists():
-        raise CannotCompile("there is no Java to compile its classes.")
+        raise CannotCompile("no Java was found to compile its classes.")
     return found

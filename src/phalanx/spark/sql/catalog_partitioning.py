@@ -1,7 +1,7 @@
-"""Partitioning as Spark writes it, and the partition fields that it means.
+"""Translation between PARTITIONED BY and partition fields.
 
-Spark's `years`, `months`, `days` and `hours` count since 1970; the format has the parts of a
-calendar. `months(ts)` becomes year and month, so that the same rows are in one partition.
+Spark's `years`, `months`, `days` and `hours` count from 1970; the format has calendar parts.
+`months(ts)` becomes year and month, which puts the same rows into one partition.
 
     PARTITIONED BY              partition fields
     country, identity(country)  country
@@ -28,9 +28,9 @@ from phalanx.model.transforms.buckets import Bucket, MultiBucket
 from phalanx.model.transforms.calendar_parts import DATE_CHAIN
 from phalanx.model.transforms.transform import IDENTITY, Identity, Transform
 from phalanx.model.transforms.truncate import Truncate
-from phalanx.spark.pushdown.partitioning import is_known_to_java, source_columns
+from phalanx.spark.pushdown.partitioning import fields_by_column, is_computable_in_java
 from phalanx.spark.runtime.types import is_collated
-from phalanx.storage.state.table_state import LeafListing
+from phalanx.storage.state.table_state import TableState
 
 _CHAINS = {f"{part.name}s": DATE_CHAIN[: n + 1] for n, part in enumerate(DATE_CHAIN)}
 _PARTS = {part.name: (part,) for part in DATE_CHAIN}
@@ -38,7 +38,7 @@ _KNOWN = ("identity", *_CHAINS, *_PARTS, "bucket", "multi_bucket", "truncate")
 
 
 def terms_of(transforms: Sequence[Mapping[str, Any]]) -> list[PartitionTerm]:
-    """What PARTITIONED BY means; what is in it twice, as the year of months, is there once."""
+    """Return the terms of PARTITIONED BY. Terms that occur twice, such as years, are kept once."""
     return list(dict.fromkeys(term for each in transforms for term in _terms(each)))
 
 
@@ -68,7 +68,7 @@ def _terms(transform: Mapping[str, Any]) -> Iterator[PartitionTerm]:
 
 
 def _term(transform: Transform, columns: Sequence[Sequence[str]]) -> PartitionTerm:
-    """The term; one of a nested column gets the name that a plain column would give it."""
+    """Build a term. For a nested column, name its field as for a top-level one."""
     field_id = None
     if any(len(path) > 1 for path in columns):
         names = ["_".join(path) for path in columns]
@@ -77,55 +77,56 @@ def _term(transform: Transform, columns: Sequence[Sequence[str]]) -> PartitionTe
     return PartitionTerm(transform, tuple(".".join(path) for path in columns), field_id)
 
 
-def described(spec: PartitionSpec, schema: Schema) -> list[dict[str, Any]]:
-    """The fields of a spec as transforms that Spark shows."""
-    found = [_described(field, schema) for field in spec.fields]
+def describe_fields(spec: PartitionSpec, schema: Schema) -> list[dict[str, Any]]:
+    """Describe the fields of a spec as transforms that Spark shows."""
+    found = [_describe_field(field, schema) for field in spec.fields]
     return [each for each in found if each is not None]
 
 
-def clusters(spec: PartitionSpec, schema: Schema) -> list[dict[str, Any]]:
-    """The fields that Spark can compute, so as to bring the rows of a partition together."""
+def clustering_fields(spec: PartitionSpec, schema: Schema) -> list[dict[str, Any]]:
+    """Describe the fields that Spark can compute, to cluster rows by partition."""
     return [
-        told
+        described
         for field in spec.fields
-        if _is_computable(field, schema) and (told := _described(field, schema)) is not None
+        if _is_computable(field, schema)
+        and (described := _describe_field(field, schema)) is not None
     ]
 
 
-def orders(spec: PartitionSpec, schema: Schema) -> list[dict[str, Any]]:
-    """What Spark sorts rows by, so that those of a partition follow each other.
+def ordering_fields(spec: PartitionSpec, schema: Schema) -> list[dict[str, Any]]:
+    """Describe what Spark sorts rows by, so that the rows of a partition are adjacent.
 
-    Where the value itself cannot be computed but follows the order of the column, that.
+    For a truncated column, which Spark cannot compute, sort by the column itself.
     """
-    found = clusters(spec, schema)
+    found = clustering_fields(spec, schema)
     for field in spec.fields:
         if isinstance(field.derivation, Truncate):
-            told = _described(field, schema)
-            if told is not None and not is_collated(schema.field(field.source_ids[0])):
-                found.append({**told, "name": Identity.name, "parameters": []})
+            described = _describe_field(field, schema)
+            if described is not None and not is_collated(schema.field(field.source_ids[0])):
+                found.append({**described, "name": Identity.name, "parameters": []})
     return found
 
 
-def pruning(manifest: LeafListing) -> dict[str, list[dict[str, Any]]]:
-    """By which columns a change of rows can leave partitions out, and what tells values apart.
+def pruning_fields(state: TableState) -> dict[str, list[dict[str, Any]]]:
+    """Describe, for each column that can prune a change of rows, the fields that group its values.
 
-    Values of which all fields are the same are in the same partitions: one of them does for all.
-    Where Spark cannot compute a field of a column, each value stands for itself.
+    Values with equal fields are in the same partitions, so Spark collects one of them. The list is
+    empty if Spark cannot compute a field of the column: then it collects every value.
     """
-    schema = manifest.properties.schema
+    schema = state.properties.schema
     found = {}
-    for name, fields in source_columns(manifest).items():
-        told = {
-            field.meaning: _described(field, schema)
+    for name, fields in fields_by_column(state).items():
+        described = {
+            field.meaning: _describe_field(field, schema)
             for field in fields
             if _is_computable(field, schema)
         }
-        known = all(field.meaning in told for field in fields)
-        found[name] = [each for each in told.values() if each is not None] if known else []
+        known = all(field.meaning in described for field in fields)
+        found[name] = [each for each in described.values() if each is not None] if known else []
     return found
 
 
-def _described(field: PartitionField, schema: Schema) -> dict[str, Any] | None:
+def _describe_field(field: PartitionField, schema: Schema) -> dict[str, Any] | None:
     paths = [schema.path_of(source) for source in field.source_ids]
     if any(path is None for path in paths):
         return None
@@ -142,5 +143,5 @@ def _is_computable(field: PartitionField, schema: Schema) -> bool:
         len(paths) == 1
         and paths[0] is not None
         and len(paths[0]) == 1
-        and is_known_to_java(field, schema.field(field.source_ids[0]))
+        and is_computable_in_java(field, schema.field(field.source_ids[0]))
     )

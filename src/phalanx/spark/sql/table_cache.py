@@ -1,4 +1,4 @@
-"""Tables that queries were planned for before: one that has not changed need not be read anew."""
+"""A cache of table states: a table that has not changed is not read again."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ from datetime import datetime
 from phalanx.spark.runtime.options import Options
 from phalanx.storage.lance.location import Location
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.storage.state.properties import NAMESPACE
-from phalanx.storage.state.table_state import LeafListing
+from phalanx.storage.state.properties import NAMESPACE_LAYOUT
+from phalanx.storage.state.table_state import TableState
+from phalanx.table.handle import handle_of
 from phalanx.table.opening import open
 
-_MOST_TABLES = 32
+_MAX_TABLES = 32
 
 
-class KnownTables:
-    """The last tables that were asked for, each as of a snapshot or as it was.
+class TableCache:
+    """The most recently used tables, each at a snapshot or at its newest state.
 
-    A table is known by the last commit to its manifest, not by its path alone: it may have been
-    deleted and made anew, or restored from a copy.
+    An entry is valid only for the last commit to the manifest: a table at the same path may have
+    been deleted and created again, or restored from a copy.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[
-            tuple[Location, int | datetime | None], tuple[str, LeafListing]
+        self._entries: OrderedDict[
+            tuple[Location, int | datetime | None], tuple[str, TableState]
         ] = OrderedDict()
 
-    def listing(self, options: Options, snapshot: int | None) -> LeafListing:
-        """The leaves that are read, as of the snapshot that the options or the loading named."""
+    def get_state(self, options: Options, snapshot: int | None) -> TableState:
+        """Return the state to read: at the snapshot of the options, else at `snapshot`."""
         location = options.location
         table = open(
             location.uri,
             storage_options=location.storage_options,
-            trust_locations=location.trusts,
+            trust_locations=location.trust_locations,
         )
         wanted = options.snapshot("snapshot")
-        place = (location, snapshot if wanted is None else wanted)
-        commit = _last_commit(table._refreshed())
-        known = self._known.get(place)
-        if known is not None and known[0] == commit:
-            self._known.move_to_end(place)
-            return known[1]
-        found = (table if place[1] is None else table.at(place[1]))._refreshed()
+        key = (location, snapshot if wanted is None else wanted)
+        commit = _last_commit(handle_of(table).refresh())
+        entry = self._entries.get(key)
+        if entry is not None and entry[0] == commit:
+            self._entries.move_to_end(key)
+            return entry[1]
+        found = handle_of(table if key[1] is None else table.at(key[1])).refresh()
         if commit is not None:
-            self._known[place] = (commit, found)
-            if len(self._known) > _MOST_TABLES:
-                self._known.popitem(last=False)
+            self._entries[key] = (commit, found)
+            if len(self._entries) > _MAX_TABLES:
+                self._entries.popitem(last=False)
         return found
 
 
-def _last_commit(listing: LeafListing) -> str | None:
-    """What names the state of a table; None where more than its manifest tells what is read."""
-    if isinstance(listing, Manifest) and listing.layout == NAMESPACE:
-        return listing.commit
+def _last_commit(state: TableState) -> str | None:
+    """Return the last commit to the manifest; None if other files decide what is read too."""
+    if isinstance(state, Manifest) and state.layout == NAMESPACE_LAYOUT:
+        return state.transaction_id
     return None

@@ -1,6 +1,6 @@
-"""Files that a change of the schema, or a compaction, wrote in place of others: the same rows.
+"""Files with the same rows: those that a schema change or a compaction wrote in place of others.
 
-Numbers of fragments do not tell: after a rollback other rows may come under the same number.
+Fragment numbers do not identify rows: after a rollback, other rows may have the same number.
 """
 
 from __future__ import annotations
@@ -13,52 +13,52 @@ from lance import LanceOperation
 from lance.fragment import FragmentMetadata
 
 from phalanx.errors import PhalanxError
-from phalanx.storage.commit.history_rows import Entry, entries_of
-from phalanx.storage.commit.publishing import shows
+from phalanx.storage.commit.history_rows import LeafVersionRow, read_leaf_versions
+from phalanx.storage.commit.publishing import has_contents_of
 from phalanx.storage.lance.location import Location
 from phalanx.storage.manifest.manifest import Manifest
 
-# What holds the rows of a fragment, the deleted ones included: the names of all its files.
+# The paths of all files of a fragment, which contain its rows, including deleted ones.
 Contents = tuple[str, ...]
 
 
 def contents_of(fragment: FragmentMetadata) -> Contents:
-    """The files that a fragment is made of."""
+    """Return the paths of the files of a fragment."""
     overlays = [overlay.data_file for overlay in fragment.overlays]
     return tuple(file.path for file in (*fragment.files, *overlays))
 
 
-def aligned_contents(
+def find_aligned_contents(
     manifest: Manifest, object_id: str, location: Location, versions: Iterable[int]
 ) -> dict[Contents, Contents]:
-    """For fragments that differ only by the schema they were written in, one that stands for all.
+    """Map fragments that differ only by a schema change to one representative.
 
-    Their rows have the same places, deleted ones included. The snapshots tell, and these versions,
-    which may be in no snapshot.
+    Their rows have the same offsets, including deleted ones. The changes are found in snapshots,
+    and in these versions, which may be in no snapshot.
     """
     one: dict[Contents, Contents] = {}
 
-    def first(contents: Contents) -> Contents:
+    def find_first(contents: Contents) -> Contents:
         while one.get(contents, contents) != contents:
             contents = one[contents]
         return contents
 
-    for old, new in _alignments(manifest, object_id, location, versions):
-        # What vacuum has removed tells nothing.
+    for old, new in _find_alignments(manifest, object_id, location, versions):
+        # Skip what vacuum has removed.
         with suppress(PhalanxError):
-            before, after = _contents(location, old), _contents(location, new)
+            before, after = _read_contents(location, old), _read_contents(location, new)
             for number in before.keys() & after.keys():
-                one[first(after[number])] = first(before[number])
-    return {contents: first(contents) for contents in one}
+                one[find_first(after[number])] = find_first(before[number])
+    return {contents: find_first(contents) for contents in one}
 
 
-def compactions_of(
+def read_compactions(
     manifest: Manifest, object_id: str, location: Location
 ) -> Iterator[LanceOperation.RewriteGroup]:
-    """The fragments of a leaf that snapshots wrote anew, and those that they became."""
-    for entry in entries_of(manifest, object_id):
+    """Return the fragments of a leaf before and after each compaction by a snapshot."""
+    for entry in read_leaf_versions(manifest, object_id):
         if entry.operation == "rewrite" and entry.version is not None:
-            # What vacuum has removed tells nothing.
+            # Skip what vacuum has removed.
             with suppress(PhalanxError, OSError, ValueError):
                 dataset = location.open_leaf(entry.version)
                 made = dataset.read_transaction(entry.version)
@@ -66,90 +66,90 @@ def compactions_of(
                     yield from made.operation.groups
 
 
-def _contents(location: Location, version: int) -> dict[int, Contents]:
+def _read_contents(location: Location, version: int) -> dict[int, Contents]:
     return {
         fragment.fragment_id: contents_of(fragment.metadata)
         for fragment in location.open_leaf(version).get_fragments()
     }
 
 
-def same_files(
+def find_equivalent_files(
     manifest: Manifest, object_id: str, location: Location, versions: Iterable[int]
 ) -> dict[str, str]:
-    """For files of a leaf that hold the same rows, as far as is known, one file for all of them.
+    """Map files of a leaf that are known to have the same rows to one representative.
 
-    The snapshots tell, and these versions, which may be in no snapshot yet.
+    The changes are found in snapshots, and in these versions, which may be in no snapshot yet.
     """
     one: dict[str, str] = {}
 
-    def first(path: str) -> str:
+    def find_first(path: str) -> str:
         while path in one and one[path] != path:
             path = one[path]
         return path
 
     def unite(paths: list[str]) -> None:
         for path in paths:
-            one[first(path)] = first(paths[0])
+            one[find_first(path)] = find_first(paths[0])
 
-    for old, new in _alignments(manifest, object_id, location, versions):
-        # What vacuum has removed tells nothing.
+    for old, new in _find_alignments(manifest, object_id, location, versions):
+        # Skip what vacuum has removed.
         with suppress(PhalanxError):
-            before, after = _paths(location, old), _paths(location, new)
+            before, after = _read_paths(location, old), _read_paths(location, new)
             for number in before.keys() & after.keys():
                 unite([*before[number], *after[number]])
-    for old, new in _compactions(manifest, object_id):
+    for old, new in _find_compactions(manifest, object_id):
         with suppress(PhalanxError):
-            before, after = _paths(location, old), _paths(location, new)
-            gone, came = before.keys() - after.keys(), after.keys() - before.keys()
+            before, after = _read_paths(location, old), _read_paths(location, new)
+            removed, added = before.keys() - after.keys(), after.keys() - before.keys()
             unite(
-                [path for number in sorted(gone) for path in before[number]]
-                + [path for number in sorted(came) for path in after[number]]
+                [path for number in sorted(removed) for path in before[number]]
+                + [path for number in sorted(added) for path in after[number]]
             )
-    return {path: first(path) for path in one}
+    return {path: find_first(path) for path in one}
 
 
-def known_files(location: Location, before: int, entry: Entry) -> set[str]:
-    """The files of a new version of a leaf, and of the one before, whose rows are not new.
+def find_old_files(location: Location, before: int, entry: LeafVersionRow) -> set[str]:
+    """Return the files, of a version and the one before it, that have no new rows.
 
-    Someone may have compacted the leaf past Phalanx. Where old and new rows came into one file,
-    all its rows count as new.
+    Another program may have compacted the leaf. If it put old and new rows into one file, all rows
+    of that file count as new.
     """
-    known = {path for paths in _paths(location, before).values() for path in paths}
+    known = {path for paths in _read_paths(location, before).values() for path in paths}
     if entry.main is not None:
-        for operation in foreign_operations(location, before, entry.main):
+        for operation in read_foreign_operations(location, before, entry.main):
             if isinstance(operation, LanceOperation.Rewrite):
                 for group in operation.groups:
-                    if known.issuperset(_files(group.old_fragments)):
-                        known |= _files(group.new_fragments)
+                    if known.issuperset(_paths_of(group.old_fragments)):
+                        known |= _paths_of(group.new_fragments)
     return known
 
 
-def foreign_operations(location: Location, before: int, main: int) -> list[object]:
-    """What was done on the main branch since it showed a version, the oldest first."""
+def read_foreign_operations(location: Location, before: int, main: int) -> list[object]:
+    """Return the operations on the main branch since it had the contents of a version."""
     branch = location.open_leaf(main)
     found: list[object] = []
-    # What vacuum or another clean-up has removed tells nothing.
+    # Skip what vacuum or another program has removed.
     with suppress(PhalanxError, OSError, ValueError):
-        while main > 0 and not shows(branch, main, before):
+        while main > 0 and not has_contents_of(branch, main, before):
             made = branch.read_transaction(main)
             found.append(None if made is None else made.operation)
             main -= 1
     return found[::-1]
 
 
-def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:
+def _paths_of(fragments: Iterable[FragmentMetadata]) -> set[str]:
     return {file.path for fragment in fragments for file in fragment.files}
 
 
-def _alignments(
+def _find_alignments(
     manifest: Manifest, object_id: str, location: Location, versions: Iterable[int]
 ) -> Iterator[tuple[int, int]]:
-    """Versions, and what they became when they got another schema: fragment for fragment."""
-    entries = entries_of(manifest, object_id)
+    """Return pairs of versions before and after a schema change, equal fragment by fragment."""
+    entries = read_leaf_versions(manifest, object_id)
     for before, after in pairwise(entries):
-        # Where the main branch was taken over, it was changed since the snapshot before.
+        # A main branch that was taken over also has other changes.
         if after.operation == "change" and after.main is None:
-            yield from _both(before, after)
+            yield from _pair_versions(before, after)
     rolled_back = (
         entry.version
         for entry in entries
@@ -157,24 +157,24 @@ def _alignments(
     )
     for version in {*versions, *rolled_back}:
         with suppress(PhalanxError, OSError, ValueError):
-            if (origin := _origin(location, version)) != version:
+            if (origin := _find_origin(location, version)) != version:
                 yield origin, version
 
 
-def _compactions(manifest: Manifest, object_id: str) -> Iterator[tuple[int, int]]:
-    """Versions, and what they became when files were written anew as others."""
-    for before, after in pairwise(entries_of(manifest, object_id)):
+def _find_compactions(manifest: Manifest, object_id: str) -> Iterator[tuple[int, int]]:
+    """Return pairs of versions before and after a compaction."""
+    for before, after in pairwise(read_leaf_versions(manifest, object_id)):
         if after.operation == "rewrite":
-            yield from _both(before, after)
+            yield from _pair_versions(before, after)
 
 
-def _both(before: Entry, after: Entry) -> Iterator[tuple[int, int]]:
+def _pair_versions(before: LeafVersionRow, after: LeafVersionRow) -> Iterator[tuple[int, int]]:
     if before.version is not None and after.version is not None:
         yield before.version, after.version
 
 
-def _origin(location: Location, version: int) -> int:
-    """The version that was last brought in line with another schema to become this one."""
+def _find_origin(location: Location, version: int) -> int:
+    """Return the version before the schema changes that led to this one."""
     dataset = location.open_leaf(version)
     while (made := dataset.read_transaction(version)) is not None:
         if not isinstance(made.operation, LanceOperation.Merge):
@@ -183,7 +183,7 @@ def _origin(location: Location, version: int) -> int:
     return version
 
 
-def _paths(location: Location, version: int) -> dict[int, list[str]]:
+def _read_paths(location: Location, version: int) -> dict[int, list[str]]:
     return {
         fragment.fragment_id: [file.path for file in fragment.metadata.files]
         for fragment in location.open_leaf(version).get_fragments()

@@ -1,4 +1,4 @@
-"""The updates of one transaction, as they are found statement by statement, then written down."""
+"""Records the updates of a transaction statement by statement, and writes them at its commit."""
 
 from __future__ import annotations
 
@@ -10,83 +10,90 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata
 
-from phalanx.storage.changes.row_positions import Places, Rows, file_of, live_places
+from phalanx.storage.changes.row_positions import (
+    RowOffsets,
+    RowPositions,
+    data_file_of,
+    read_live_offsets,
+)
 from phalanx.storage.changes.updates import Updates
-from phalanx.storage.commit.writing import LeafWrite, Replacement
+from phalanx.storage.commit.writing import LeafWrite, RowReplacement
 from phalanx.storage.lance.location import Location
 
-# The number of no leaf.
-_NONE = -1
+# The leaf number of rows that replace none.
+_NO_LEAF = -1
 
 
-class Recording:
-    """Which rows of the snapshot that a transaction began with became which of its own."""
+class UpdateRecorder:
+    """Pairs of rows in the base snapshot of a transaction and the new rows replacing them."""
 
     def __init__(self) -> None:
-        self._updates = Updates.none()
-        # Files with rows that the transaction has brought.
+        self._updates = Updates.empty()
+        # Files with rows that the transaction added.
         self._added: set[str] = set()
         self._statements = 0
-        # Where new rows went that had to be written anew, on top of another snapshot.
-        self._moves: list[tuple[Places, Places]] = []
+        # Old and new positions of rows that were rewritten on top of another snapshot.
+        self._moves: list[tuple[RowPositions, RowPositions]] = []
         self._name: str | None = None
 
     def add(self, writes: Sequence[LeafWrite]) -> None:
-        """Note what a statement does, which is about to be staged or just was."""
+        """Record the writes of a statement, before or after they are staged."""
         self._statements += 1
         known = {write.object_id: write for write in writes}
         found = [
-            _pairs(replacement, known) for write in writes for replacement in write.replacements
+            _pair_rows(replacement, known) for write in writes for replacement in write.replacements
         ]
         if found:
-            self._updates = self._updates.then(Updates.all_of(found), self._added)
+            self._updates = self._updates.combine_with(Updates.concat(found), self._added)
             self._name = None
         for write in writes:
             replaced = [each.fragments for each in write.replacements]
             for fragments in (write.fragments, *replaced):
-                self._added.update(map(file_of, fragments))
+                self._added.update(map(data_file_of, fragments))
 
-    def begin(self) -> None:
-        """An attempt to commit begins, on top of the snapshot that is the newest now."""
+    def begin_attempt(self) -> None:
+        """Begin an attempt to commit, on top of the newest snapshot."""
         if self._moves:
             self._moves, self._name = [], None
 
-    def follow(
+    def record_rebase(
         self, source: Location, staged: int, target: Location, current: int, version: int
     ) -> None:
-        """Note that a staged version of a leaf became a version on top of a current one.
+        """Record that a staged version of a leaf was rebased on top of a current one.
 
-        What could not be taken over as it is was written anew there, in the same order.
+        Files that could not be reused were rewritten, with their rows in the same order.
         """
         if not len(self._updates):
             return
         before, now = source.open_leaf(staged), target.open_leaf(version)
-        kept = {file_of(each.metadata) for each in now.get_fragments()}
-        there = {file_of(each.metadata) for each in target.open_leaf(current).get_fragments()}
-        left = [
+        reused = {data_file_of(each.metadata) for each in now.get_fragments()}
+        current_files = {
+            data_file_of(each.metadata) for each in target.open_leaf(current).get_fragments()
+        }
+        rewritten = [
             each.metadata
             for each in before.get_fragments()
-            if (file := file_of(each.metadata)) in self._added and file not in kept
+            if (file := data_file_of(each.metadata)) in self._added and file not in reused
         ]
-        if not left:
+        if not rewritten:
             return
-        known = {file_of(each.metadata) for each in before.get_fragments()}
-        came = [
+        staged_files = {data_file_of(each.metadata) for each in before.get_fragments()}
+        added = [
             each.metadata
             for each in now.get_fragments()
-            if file_of(each.metadata) not in there | known
+            if data_file_of(each.metadata) not in current_files | staged_files
         ]
-        rows = [live_places(before, fragment) for fragment in left]
-        places = Places(
-            tuple(map(file_of, left)),
-            np.repeat(np.arange(len(left), dtype=np.int64), [len(each) for each in rows]),
+        rows = [read_live_offsets(before, fragment) for fragment in rewritten]
+        positions = RowPositions(
+            tuple(map(data_file_of, rewritten)),
+            np.repeat(np.arange(len(rewritten), dtype=np.int64), [len(each) for each in rows]),
             np.concatenate(rows),
         )
-        self._moves.append((places, Places.written(came)))
+        self._moves.append((positions, RowPositions.from_new_files(added)))
         self._name = None
 
-    def written(self, root: Location, leaves: Iterable[tuple[Location, int]]) -> str | None:
-        """The name of the file that has the updates, as they are committed; None for none.
+    def write(self, root: Location, leaves: Iterable[tuple[Location, int]]) -> str | None:
+        """Write the updates to a file and return its name; None if there are no updates.
 
         `leaves` are those that the transaction has staged.
         """
@@ -95,42 +102,46 @@ class Recording:
         if self._name is None:
             found = self._updates
             if self._statements > 1:
-                # What a later statement removed was no update in the end.
-                found = found.still_there(self._live(leaves))
+                # Rows that a later statement removed are not updates.
+                found = found.keep_live(self._read_live_rows(leaves))
             for source, target in self._moves:
-                found = found.moved(source, target)
+                found = found.relocate(source, target)
             if not len(found):
                 return None
             self._name = found.write(root)
         return self._name
 
-    def _live(self, leaves: Iterable[tuple[Location, int]]) -> dict[str, Rows | None]:
-        """The files of the transaction that are there at last, and which of their rows."""
+    def _read_live_rows(
+        self, leaves: Iterable[tuple[Location, int]]
+    ) -> dict[str, RowOffsets | None]:
+        """Return the final files of the transaction and their live rows (None: all)."""
         wanted = set(self._updates.new.files)
-        found: dict[str, Rows | None] = {}
+        found: dict[str, RowOffsets | None] = {}
         for location, version in leaves:
             dataset = location.open_leaf(version)
             for fragment in (each.metadata for each in dataset.get_fragments()):
-                if (file := file_of(fragment)) in wanted:
-                    all_there = fragment.deletion_file is None
-                    found[file] = None if all_there else live_places(dataset, fragment)
+                if (file := data_file_of(fragment)) in wanted:
+                    has_all = fragment.deletion_file is None
+                    found[file] = None if has_all else read_live_offsets(dataset, fragment)
         return found
 
 
-def _pairs(replacement: Replacement, writes: dict[str, LeafWrite]) -> Updates:
-    """The rows of written files, each with the one that it stands for."""
+def _pair_rows(replacement: RowReplacement, writes: dict[str, LeafWrite]) -> Updates:
+    """Pair the rows of new files with the rows that they replace."""
     old = replacement.old
-    numbers = pc.fill_null(old.column("leaf"), _NONE).to_numpy()
+    numbers = pc.fill_null(old.column("leaf"), _NO_LEAF).to_numpy()
     addresses = pc.fill_null(old.column("address").cast(pa.uint64()), 0).to_numpy()
-    new = Places.written(replacement.fragments)
+    new = RowPositions.from_new_files(replacement.fragments)
     found = []
-    for number in np.unique(numbers[numbers != _NONE]).tolist():
+    for number in np.unique(numbers[numbers != _NO_LEAF]).tolist():
         write = writes[replacement.leaves[number]]
-        mine = np.flatnonzero(numbers == number)
-        before = Places.at(_fragments(write.location.open_leaf(write.version)), addresses[mine])
-        found.append(Updates(before, new.take(mine)))
-    return Updates.all_of(found)
+        chosen = np.flatnonzero(numbers == number)
+        before = RowPositions.from_addresses(
+            _list_fragments(write.location.open_leaf(write.version)), addresses[chosen]
+        )
+        found.append(Updates(before, new.take(chosen)))
+    return Updates.concat(found)
 
 
-def _fragments(dataset: lance.LanceDataset) -> list[FragmentMetadata]:
+def _list_fragments(dataset: lance.LanceDataset) -> list[FragmentMetadata]:
     return [each.metadata for each in dataset.get_fragments()]

@@ -1,7 +1,7 @@
-"""Updates: which row became which, written down beside the snapshot that did it.
+"""Updates: the pairs of old and new rows of a snapshot, stored in a file beside it.
 
-One file for each commit that updates rows, in a folder of the root. The snapshot's row names it;
-a file that no snapshot names is debris, which vacuum removes.
+Each commit that updates rows writes one file to a folder of the root, and the snapshot's row names
+it (FORMAT.md, section 6). Vacuum removes files that no snapshot names.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from phalanx.storage.changes.row_positions import Codes, Mask, Places, Rows
-from phalanx.storage.lance.failures import reading
-from phalanx.storage.lance.fault_points import Step, reach
-from phalanx.storage.lance.files import store_of, telling
+from phalanx.storage.changes.row_positions import Codes, RowMask, RowOffsets, RowPositions
+from phalanx.storage.lance.failures import translate_read_errors
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
+from phalanx.storage.lance.files import open_store, translate_store_errors
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.ownership import check_in_place
+from phalanx.storage.lance.ownership import check_no_links
 
-FOLDER = "_phalanx_updates"
-_FILE = re.compile(rf"{FOLDER}/(?P<name>[0-9a-f]{{32}})\.arrow")
-_reading = threading.Lock()
+UPDATES_FOLDER = "_phalanx_updates"
+_FILE = re.compile(rf"{UPDATES_FOLDER}/(?P<name>[0-9a-f]{{32}})\.arrow")
+_read_lock = threading.Lock()
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(
     [
@@ -40,10 +40,10 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Updates:
-    """Rows before and after, in pairs: `old[i]` became `new[i]`. No row is in two pairs."""
+    """Pairs of rows: `new[i]` replaced `old[i]`. No row is in two pairs."""
 
-    old: Places
-    new: Places
+    old: RowPositions
+    new: RowPositions
 
     def __post_init__(self) -> None:
         assert len(self.old) == len(self.new)
@@ -52,174 +52,175 @@ class Updates:
         return len(self.old)
 
     @classmethod
-    def none(cls) -> Updates:
-        """No pairs."""
-        return cls(Places.none(), Places.none())
+    def empty(cls) -> Updates:
+        """Return no pairs."""
+        return cls(RowPositions.empty(), RowPositions.empty())
 
     @classmethod
-    def all_of(cls, parts: Iterable[Updates]) -> Updates:
-        """The pairs of several, which update different rows."""
+    def concat(cls, parts: Iterable[Updates]) -> Updates:
+        """Concatenate pairs that update different rows."""
         found = list(parts)
         return cls(
-            Places.all_of(each.old for each in found), Places.all_of(each.new for each in found)
+            RowPositions.concat(each.old for each in found),
+            RowPositions.concat(each.new for each in found),
         )
 
-    def then(self, later: Updates, added: Iterable[str]) -> Updates:
-        """These pairs followed by others in the same transaction, as one step.
+    def combine_with(self, later: Updates, added: Iterable[str]) -> Updates:
+        """Combine these pairs with later ones of the same transaction into one step.
 
         A row that was updated twice is one pair. A row of a file that the transaction itself
-        has `added` was not there before: it is no update, but comes as it is at last.
+        `added` is not updated, but inserted with its final values.
         """
         if not len(later):
             return self
-        places = later.old.positions_in(self.new)
-        again = places >= 0
+        indices = later.old.find_in(self.new)
+        again = indices >= 0
         kept = np.ones(len(self), np.bool_)
-        kept[places[again]] = False
-        fresh = ~again & ~later.old.are_in(added)
-        return Updates.all_of(
+        kept[indices[again]] = False
+        fresh = ~again & ~later.old.is_in_files(added)
+        return Updates.concat(
             [
                 self.take(kept),
-                Updates(self.old.take(places[again]), later.new.take(again)),
+                Updates(self.old.take(indices[again]), later.new.take(again)),
                 later.take(fresh),
             ]
         )
 
-    def take(self, chosen: Codes | Mask) -> Updates:
-        """Some of the pairs."""
+    def take(self, chosen: Codes | RowMask) -> Updates:
+        """Return the chosen pairs."""
         return Updates(self.old.take(chosen), self.new.take(chosen))
 
-    def moved(self, source: Places, target: Places) -> Updates:
-        """The pairs after new rows were written anew: what was at `source[i]` is at `target[i]`.
+    def relocate(self, source: RowPositions, target: RowPositions) -> Updates:
+        """Return the pairs after new rows were rewritten from `source[i]` to `target[i]`.
 
-        Of a file that was left, rows that are in no other now are gone.
+        Drop the pairs of rows in the source files that were not rewritten.
         """
-        places = self.new.positions_in(source)
-        there = places >= 0
-        stayed = ~there & ~self.new.are_in(source.files)
-        return Updates.all_of(
+        indices = self.new.find_in(source)
+        is_found = indices >= 0
+        stayed = ~is_found & ~self.new.is_in_files(source.files)
+        return Updates.concat(
             [
                 self.take(stayed),
-                Updates(self.old.take(there), target.take(places[there])),
+                Updates(self.old.take(is_found), target.take(indices[is_found])),
             ]
         )
 
-    def still_there(self, live: Mapping[str, Rows | None]) -> Updates:
-        """The pairs whose new rows are there: by file the places that are, None for all."""
-        kept = self.new.are_in(live)
+    def keep_live(self, live: Mapping[str, RowOffsets | None]) -> Updates:
+        """Return the pairs whose new rows are live, given live offsets by file (None: all)."""
+        kept = self.new.is_in_files(live)
         for code, file in enumerate(self.new.files):
-            if (places := live.get(file)) is not None:
-                mine = np.flatnonzero(self.new.codes == code)
-                kept[mine] = np.isin(self.new.rows[mine], places)
+            if (offsets := live.get(file)) is not None:
+                inside = np.flatnonzero(self.new.codes == code)
+                kept[inside] = np.isin(self.new.offsets[inside], offsets)
         return self if kept.all() else self.take(kept)
 
     def write(self, root: Location) -> str:
-        """Write them to a file of their own; its name, which nobody knows yet."""
-        pairs = self.take(self.old.order())
+        """Write the pairs to a new file; return its name."""
+        pairs = self.take(self.old.argsort())
         name = uuid.uuid4().hex
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_file(sink, _SCHEMA, options=options) as writer:
-            writer.write_table(pairs._table())
-        place = root.own(path_of(name))
-        with telling(f"write the updates {place}"):
-            if place.is_local:
-                # Nobody looks at it before the commit that names it.
-                path = Path(place.uri.removeprefix("file://"))
-                check_in_place(root.own(FOLDER).uri, root.uri)
+            writer.write_table(pairs._to_arrow())
+        location = root.subfolder(updates_path(name))
+        with translate_store_errors(f"write the updates {location}"):
+            if location.is_local:
+                # No reader opens it before the commit that names it.
+                path = Path(location.uri.removeprefix("file://"))
+                check_no_links(root.subfolder(UPDATES_FOLDER).uri, root.uri)
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(sink.getvalue())
             else:
-                store_of(root).put(path_of(name), sink.getvalue().to_pybytes())
-        reach(Step.UPDATES_WRITTEN)
+                open_store(root).put(updates_path(name), sink.getvalue().to_pybytes())
+        fault_point(FaultPoint.UPDATES_WRITTEN)
         return name
 
     @classmethod
     def read(cls, root: Location, name: str) -> Updates:
-        """The pairs of a file."""
-        place = root.own(path_of(name))
-        with reading(f"read the updates {place}"):
-            data = store_of(root).get(path_of(name)).bytes()
+        """Read the pairs of a file."""
+        location = root.subfolder(updates_path(name))
+        with translate_read_errors(f"read the updates {location}"):
+            data = open_store(root).get(updates_path(name)).bytes()
             table = pa.ipc.open_file(pa.py_buffer(data)).read_all().combine_chunks()
             if table.schema != _SCHEMA:
                 raise ValueError(f"its columns are {table.schema.names}")
             table.validate(full=True)
         sides = [
-            Places(
-                tuple(_chunk(table, f"{side}_file").dictionary.to_pylist()),
-                _chunk(table, f"{side}_file").indices.to_numpy().astype(np.int64),
-                _chunk(table, f"{side}_row").to_numpy(),
+            RowPositions(
+                tuple(_get_chunk(table, f"{side}_file").dictionary.to_pylist()),
+                _get_chunk(table, f"{side}_file").indices.to_numpy().astype(np.int64),
+                _get_chunk(table, f"{side}_row").to_numpy(),
             )
             for side in ("old", "new")
         ]
         return cls(*sides)
 
-    def _table(self) -> pa.Table:
+    def _to_arrow(self) -> pa.Table:
         columns: list[pa.Array] = []
         for side in (self.old, self.new):
             codes = pa.array(side.codes.astype(np.int32))
             columns += [
                 pa.DictionaryArray.from_arrays(codes, pa.array(side.files, pa.string())),
-                pa.array(side.rows),
+                pa.array(side.offsets),
             ]
         return pa.table(columns, schema=_SCHEMA)
 
 
-def _chunk(table: pa.Table, name: str) -> pa.Array:
+def _get_chunk(table: pa.Table, name: str) -> pa.Array:
     column = table.column(name)
     return column.chunk(0) if column.num_chunks else pa.array([], column.type)
 
 
-def path_of(name: str) -> str:
-    """Where in the root the updates of a name are."""
-    return f"{FOLDER}/{name}.arrow"
+def updates_path(name: str) -> str:
+    """Return the path of a file of updates in the root."""
+    return f"{UPDATES_FOLDER}/{name}.arrow"
 
 
-def name_at(path: str) -> str | None:
-    """The name of the updates at a path in the root; None where something else is."""
+def parse_updates_path(path: str) -> str | None:
+    """Return the name of the updates at a path in the root; None for other files."""
     found = _FILE.fullmatch(path)
     return None if found is None else found["name"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Links:
-    """One side of updates, to be looked up: by file its rows, each with the number of its pair."""
+class UpdateIndex:
+    """One side of updates, indexed by file and offset to find the number of a row's pair."""
 
-    places: Places
-    # The pairs, those of each file together, and where each file's begin.
+    positions: RowPositions
+    # The numbers of the pairs grouped by file, and where each file begins.
     order: Codes
     starts: Codes
-    numbered: Mapping[str, int]
+    file_codes: Mapping[str, int]
 
     @classmethod
-    def of(cls, places: Places) -> Links:
-        """What links rows to their other sides."""
-        order = places.order_by(np.arange(len(places.files), dtype=np.int64))
-        ends = np.cumsum(np.bincount(places.codes, minlength=len(places.files)))
-        numbered = {file: code for code, file in enumerate(places.files)}
-        return cls(places, order, np.concatenate([[0], ends]), numbered)
+    def of(cls, positions: RowPositions) -> UpdateIndex:
+        """Build the index."""
+        order = positions.argsort_by(np.arange(len(positions.files), dtype=np.int64))
+        ends = np.cumsum(np.bincount(positions.codes, minlength=len(positions.files)))
+        numbered = {file: code for code, file in enumerate(positions.files)}
+        return cls(positions, order, np.concatenate([[0], ends]), numbered)
 
-    def numbers(self, file: str, rows: Rows) -> Codes:
-        """For each row of a file the number of its pair; -1 where it has none."""
-        code = self.numbered.get(file)
+    def find_pairs(self, file: str, offsets: RowOffsets) -> Codes:
+        """Return the number of the pair of each row of a file; -1 if it has none."""
+        code = self.file_codes.get(file)
         if code is None:
-            return np.full(len(rows), -1, np.int64)
-        mine = self.order[self.starts[code] : self.starts[code + 1]]
-        if not len(mine):
-            return np.full(len(rows), -1, np.int64)
-        known = self.places.rows[mine]
-        found = np.minimum(np.searchsorted(known, rows), len(known) - 1)
-        return np.where(known[found] == rows, mine[found], -1).astype(np.int64)
+            return np.full(len(offsets), -1, np.int64)
+        pairs = self.order[self.starts[code] : self.starts[code + 1]]
+        if not len(pairs):
+            return np.full(len(offsets), -1, np.int64)
+        known = self.positions.offsets[pairs]
+        found = np.minimum(np.searchsorted(known, offsets), len(known) - 1)
+        return np.where(known[found] == offsets, pairs[found], -1).astype(np.int64)
 
 
-def links_of(root: Location, name: str) -> tuple[Links, Links]:
-    """The links of the old rows and of the new ones; all rows of a snapshot are told in a row."""
-    # Several threads need the same at once: one of them reads it.
-    with _reading:
-        return _links(root, name)
+def read_update_indexes(root: Location, name: str) -> tuple[UpdateIndex, UpdateIndex]:
+    """Read the indexes of the old and of the new rows; cached, as a snapshot is read in one go."""
+    # If several threads need the same file at once, one of them reads it.
+    with _read_lock:
+        return _read_indexes(root, name)
 
 
 @lru_cache(maxsize=2)
-def _links(root: Location, name: str) -> tuple[Links, Links]:
+def _read_indexes(root: Location, name: str) -> tuple[UpdateIndex, UpdateIndex]:
     found = Updates.read(root, name)
-    return Links.of(found.old), Links.of(found.new)
+    return UpdateIndex.of(found.old), UpdateIndex.of(found.new)

@@ -1,4 +1,4 @@
-"""The files of a whole namespace that nothing needs: of its tables, and of leaves of nobody."""
+"""Debris: the files of a namespace that nothing needs, in its tables and in orphaned leaves."""
 
 from __future__ import annotations
 
@@ -8,40 +8,52 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from phalanx.storage.changes.updates import FOLDER, name_at
-from phalanx.storage.cleanup.unlisted import VERSION, Name, Unlisted, name_of, unlisted
-from phalanx.storage.lance.fault_points import Step, reach
-from phalanx.storage.lance.files import Folder, StoredFile, is_below, tables_inside
+from phalanx.errors import PhalanxError
+from phalanx.storage.changes.updates import UPDATES_FOLDER, parse_updates_path
+from phalanx.storage.cleanup.unlisted import (
+    VERSION_KIND,
+    FileName,
+    UnlistedFiles,
+    find_files_elsewhere,
+    find_unlisted,
+    list_main_versions,
+    parse_file_name,
+)
+from phalanx.storage.lance.failures import is_missing_file
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
+from phalanx.storage.lance.files import Folder, StoredFile, find_nested_tables, is_below
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.lance.parallel import map_parallel
 from phalanx.storage.state.naming import LEAF_DIRECTORY
 
 ORPHAN = "orphan"
-UPDATES = "updates"
-# What Lance writes beside the versions, and no version lists.
+UPDATES_KIND = "updates"
+# Lance writes this beside the versions, and no version lists it.
 _HINT = "_versions/latest_version_hint.json"
 _TAGS = "_refs/tags/"
+# Why vacuum leaves a leaf alone that lacks a version which a retained snapshot needs.
+MISSING_VERSION = "a version that a retained snapshot needs is missing"
 
 
 @dataclass(frozen=True, slots=True)
 class LanceTable:
-    """A table of the namespace, and the versions of it that are needed in any case.
+    """A Lance table of the namespace, and the versions of it that are always needed.
 
-    It may be a branch of a table: whatever else reads that table may need its files.
+    If it is a branch of a table, readers of that table may need its files.
     """
 
     location: Location
     needed: frozenset[int] = frozenset()
     is_branch: bool = False
-    # Whether nothing of it is needed.
-    is_gone: bool = False
-    # Whether no version is needed for having been the newest just now.
-    only_newest: bool = False
+    # Whether no version of it is needed.
+    is_unneeded: bool = False
+    # Whether versions that were the newest a short time ago are not needed.
+    keeps_only_newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DebrisFile:
-    """A file that can go: its kind, and its path in a folder that can delete it."""
+    """A file to remove: its kind, and its path in a folder."""
 
     folder: Folder
     kind: str
@@ -51,31 +63,34 @@ class DebrisFile:
 
     @property
     def uri(self) -> str:
-        """Where it is."""
+        """The URI of the file."""
         return f"{self.folder.location}/{self.path}"
 
 
 @dataclass(frozen=True, slots=True)
 class Debris:
-    """All that can go, and the reason for each table of which nothing can."""
+    """The files to remove, and the tables that are left alone, each with the reason."""
 
     files: tuple[DebrisFile, ...]
     left_alone: dict[str, str]
 
     def remove(self) -> None:
-        """Delete it: versions first, so that none is ever there without its files."""
-        for of_versions, step in ((True, Step.VERSIONS_DELETED), (False, Step.FILES_DELETED)):
-            chosen = [file for file in self.files if (file.kind == VERSION) is of_versions]
+        """Delete the files; versions first, so that no version ever lacks its files."""
+        for of_versions, step in (
+            (True, FaultPoint.VERSIONS_DELETED),
+            (False, FaultPoint.FILES_DELETED),
+        ):
+            chosen = [file for file in self.files if (file.kind == VERSION_KIND) is of_versions]
             for folder, files in groupby(chosen, lambda file: file.folder):
                 folder.delete([file.path for file in files])
-            reach(step)
+            fault_point(step)
         for folder, files in groupby(self.files, lambda file: file.folder):
-            folder.remove_empty({path for file in files for path in _folders_of_its_own(file)})
+            folder.remove_empty_folders({path for file in files for path in _own_folders_of(file)})
 
 
 @dataclass(frozen=True, slots=True)
-class _Listing:
-    """The files of one table, by their paths in it; `prefix` leads there from the folder."""
+class _TableFiles:
+    """The files of one table, by their paths in it; `prefix` is its path in the folder."""
 
     table: LanceTable
     folder: Folder
@@ -83,44 +98,44 @@ class _Listing:
     files: list[StoredFile]
 
 
-def debris(
+def find_debris(
     root: Folder,
     files: Sequence[StoredFile],
     tables: Sequence[LanceTable],
     before: datetime,
     updates: frozenset[str] = frozenset(),
 ) -> Debris:
-    """What no version that counts lists, from before a time, in the tables and beside them.
+    """Find files older than a time that no needed version lists, in tables and outside them.
 
-    `files` are all that the root holds. A table outside of it is listed by itself. `updates` are
-    the names of those that are needed.
+    `files` are all files in the root; tables outside the root are listed separately. `updates` are
+    the names of files of updates that are needed.
     """
     start = f"{root.location}/"
-    tables = _each_once(tables)
+    tables = _merge_duplicates(tables)
     inside = {
         table.location.uri.removeprefix(start): table
         for table in tables
         if table.location.uri.startswith(start)
     }
     outside = [table for table in tables if not table.location.uri.startswith(start)]
-    owned, others = _by_table(files, inside)
-    foreign = tables_inside(file.path for file in others)
+    owned, others = _split_by_table(files, inside)
+    foreign = find_nested_tables(file.path for file in others)
     others = [file for file in others if not is_below(file.path, foreign)]
     listings = [
-        _Listing(table, root, f"{path}/", owned.get(path, [])) for path, table in inside.items()
+        _TableFiles(table, root, f"{path}/", owned.get(path, [])) for path, table in inside.items()
     ]
-    listings += in_parallel(_listed_alone, outside)
-    found = in_parallel(lambda each: _unlisted(each, before), listings)
-    # No two files have the same name: what one table reads in another is known by it.
+    listings += map_parallel(_list_table, outside)
+    found = map_parallel(lambda each: _find_unlisted(each, before), listings)
+    # File names are unique, so a name identifies a file that one table reads in another.
     elsewhere = {name for each in found for name in each.elsewhere}
     return Debris(
         tuple(
             file
             for listing, each in zip(listings, found, strict=True)
-            for file in _of_table(listing, each, elsewhere)
+            for file in _find_table_debris(listing, each, elsewhere)
         )
-        + tuple(_orphans(root, others, tables, before))
-        + tuple(_updates(root, others, updates, before)),
+        + tuple(_find_orphans(root, others, tables, before))
+        + tuple(_find_updates(root, others, updates, before)),
         {
             str(listing.table.location): each.left_alone
             for listing, each in zip(listings, found, strict=True)
@@ -129,8 +144,8 @@ def debris(
     )
 
 
-def _each_once(tables: Iterable[LanceTable]) -> list[LanceTable]:
-    """The tables, each with all versions that are needed, however often it is listed."""
+def _merge_duplicates(tables: Iterable[LanceTable]) -> list[LanceTable]:
+    """Return each table once, with all its needed versions."""
     found: dict[str, LanceTable] = {}
     for table in tables:
         known = found.setdefault(table.location.uri, table)
@@ -139,45 +154,60 @@ def _each_once(tables: Iterable[LanceTable]) -> list[LanceTable]:
                 known.location,
                 known.needed | table.needed,
                 known.is_branch or table.is_branch,
-                known.is_gone and table.is_gone,
+                known.is_unneeded and table.is_unneeded,
             )
     return list(found.values())
 
 
-def _unlisted(listing: _Listing, before: datetime) -> Unlisted:
+def _find_unlisted(listing: _TableFiles, before: datetime) -> UnlistedFiles:
     table = listing.table
-    if table.is_gone and not listing.files:
-        return Unlisted()
-    if (why := table.location.why_not_ours(table.is_gone)) is not None:
-        return Unlisted(left_alone=why)
-    if table.is_gone:
-        # Versions go last: as long as one is there, the leaf says whose it is.
+    if table.is_unneeded and not listing.files:
+        return UnlistedFiles()
+    try:
+        return _find_unlisted_of_leaf(listing, before)
+    except (OSError, ValueError, PhalanxError) as error:
+        # Vacuum removes the files of all other leaves. Health reports this one.
+        if table.location.table is None or not is_missing_file(error):
+            raise
+        versions = {*table.needed, *list_main_versions(listing.files)}
+        elsewhere = find_files_elsewhere(table.location, versions)
+        return UnlistedFiles(elsewhere=elsewhere, left_alone=MISSING_VERSION)
+
+
+def _find_unlisted_of_leaf(listing: _TableFiles, before: datetime) -> UnlistedFiles:
+    table = listing.table
+    if (why := table.location.explain_not_owned(table.is_unneeded)) is not None:
+        return UnlistedFiles(left_alone=why)
+    if table.is_unneeded:
+        # Remove versions last: as long as one exists, the leaf has its owner's record.
         ordered = sorted(listing.files, key=lambda file: file.path.startswith("_versions/"))
-        known = [(name_of(file.path), file) for file in ordered]
-        return Unlisted(
+        known = [(parse_file_name(file.path), file) for file in ordered]
+        return UnlistedFiles(
             tuple(
-                (name or Name(ORPHAN, file.path), file)
+                (name or FileName(ORPHAN, file.path), file)
                 for name, file in known
                 if name is not None or file.path == _HINT or file.path.startswith(_TAGS)
             )
         )
     if table.is_branch:
-        return Unlisted(left_alone="it is a branch, and tags of its table may need its versions")
-    return unlisted(
-        table.location, listing.files, table.needed, before, only_newest=table.only_newest
+        return UnlistedFiles(
+            left_alone="it is a branch, and tags of its table may need its versions"
+        )
+    return find_unlisted(
+        table.location, listing.files, table.needed, before, only_newest=table.keeps_only_newest
     )
 
 
-def _by_table(
+def _split_by_table(
     files: Sequence[StoredFile], tables: dict[str, LanceTable]
 ) -> tuple[dict[str, list[StoredFile]], list[StoredFile]]:
-    """The files in each table's folder, by their paths there; and all others."""
+    """Split files into those of each table, by their paths in it, and all others."""
     owned: dict[str, list[StoredFile]] = defaultdict(list)
     others = []
     deepest = max((path.count("/") for path in tables), default=0) + 1
     for file in files:
         steps = file.path.split("/")
-        # A table within the folder of another has its own files.
+        # A table in the folder of another table has its own files.
         for depth in range(min(deepest, len(steps) - 1), 0, -1):
             path = "/".join(steps[:depth])
             if path in tables:
@@ -189,26 +219,28 @@ def _by_table(
     return owned, others
 
 
-def _listed_alone(table: LanceTable) -> _Listing:
+def _list_table(table: LanceTable) -> _TableFiles:
     folder = Folder(table.location)
-    return _Listing(table, folder, "", folder.files())
+    return _TableFiles(table, folder, "", folder.list_files())
 
 
-def _of_table(listing: _Listing, found: Unlisted, elsewhere: set[Name]) -> Iterator[DebrisFile]:
+def _find_table_debris(
+    listing: _TableFiles, found: UnlistedFiles, elsewhere: set[FileName]
+) -> Iterator[DebrisFile]:
     for name, file in found.files:
         if name not in elsewhere:
             path = f"{listing.prefix}{file.path}"
-            kind = ORPHAN if listing.table.is_gone else name.kind
+            kind = ORPHAN if listing.table.is_unneeded else name.kind
             yield DebrisFile(listing.folder, kind, path, file.bytes, file.modified)
 
 
-def _orphans(
+def _find_orphans(
     root: Folder, others: Sequence[StoredFile], tables: Sequence[LanceTable], before: datetime
 ) -> Iterator[DebrisFile]:
-    """The files of leaves that a writer made, and died before its commit.
+    """Find the files of orphaned leaves, whose writer died before its commit.
 
-    Only a folder whose name Phalanx would give counts, with nothing strange or recent in it, and
-    by whose name no table goes, wherever that is.
+    A folder counts only if it has a name that Phalanx would give, no unknown or recent file, and
+    if no listed table, in any location, has this name.
     """
     known = {step for table in tables for step in table.location.uri.split("/")}
     folders: dict[str, list[StoredFile]] = defaultdict(list)
@@ -218,27 +250,28 @@ def _orphans(
             folders[top].append(StoredFile(inner, file.bytes, file.modified))
     for top, files in folders.items():
         if all(
-            file.modified < before and (file.path == _HINT or name_of(file.path) is not None)
+            file.modified < before
+            and (file.path == _HINT or parse_file_name(file.path) is not None)
             for file in files
         ):
             for file in files:
                 yield DebrisFile(root, ORPHAN, f"{top}/{file.path}", file.bytes, file.modified)
 
 
-def _updates(
+def _find_updates(
     root: Folder, others: Sequence[StoredFile], needed: frozenset[str], before: datetime
 ) -> Iterator[DebrisFile]:
-    """The updates of snapshots that are over, and of writers that died before their commit."""
+    """Find files of updates of expired snapshots, and of writers that died before a commit."""
     for file in others:
-        name = name_at(file.path)
+        name = parse_updates_path(file.path)
         if name is not None and name not in needed and file.modified < before:
-            yield DebrisFile(root, UPDATES, file.path, file.bytes, file.modified)
+            yield DebrisFile(root, UPDATES_KIND, file.path, file.bytes, file.modified)
 
 
-def _folders_of_its_own(file: DebrisFile) -> Iterator[str]:
-    """The folders that were made for a file, and for others that go with it."""
-    if file.kind == UPDATES:
-        yield FOLDER
+def _own_folders_of(file: DebrisFile) -> Iterator[str]:
+    """Return the folders that were created for a file, and for others that are removed with it."""
+    if file.kind == UPDATES_KIND:
+        yield UPDATES_FOLDER
     elif file.kind == ORPHAN:
         yield file.path.partition("/")[0]
     elif file.kind == "index" or file.path.endswith(".blob"):

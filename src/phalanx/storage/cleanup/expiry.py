@@ -1,4 +1,4 @@
-"""What vacuum takes out of a strong namespace's manifest, and the fence that it passes for that."""
+"""Expiry of snapshots: what vacuum removes from a strong namespace's manifest, and how."""
 
 from __future__ import annotations
 
@@ -14,107 +14,109 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from phalanx.storage.commit.head import Head, head_row, with_head
+from phalanx.storage.commit.head import Head, build_head_row, open_with_head
 from phalanx.storage.commit.history_rows import (
-    MARKER,
-    PHALANX,
-    SNAPSHOT,
-    TABLE_VERSION,
-    UPDATES,
-    history_rows,
-    marker_facts,
-    snapshot_facts,
+    MARKER_ROW,
+    PHALANX_TYPE,
+    SNAPSHOT_ROW,
+    TABLE_VERSION_TYPE,
+    UPDATES_KEY,
+    build_history_rows,
+    read_marker,
+    read_snapshot,
 )
-from phalanx.storage.lance.fault_points import Step, reach
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
 from phalanx.storage.lance.files import Folder
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.retries import until_won
-from phalanx.storage.manifest.changes import change
+from phalanx.storage.lance.retries import retry_conflicts
+from phalanx.storage.manifest.changes import replace_rows
 from phalanx.storage.manifest.dropped import (
     DroppedLeaf,
-    dropped_leaves,
-    leaving_leaves,
-    rows_of_leaving,
+    build_leaving_rows,
+    read_dropped_leaves,
+    read_leaving_leaves,
 )
-from phalanx.storage.manifest.manifest import HEAD, Manifest
-from phalanx.storage.state.naming import LEAF_DIRECTORY, SEPARATOR, is_number
+from phalanx.storage.manifest.manifest import HEAD_ROW_ID, Manifest
+from phalanx.storage.state.naming import LEAF_DIRECTORY, SEPARATOR, is_snapshot_number
 
-# Whoever repeats a transaction by its marker does so within this time, however short the history.
-MARKERS_KEPT = timedelta(days=7)
-# A stream that stood still goes on within this time; there is one row for all its batches.
-STREAMS_KEPT = timedelta(days=365)
+# Markers are kept this long, so that a transaction can be repeated after its snapshot expired.
+MARKER_RETENTION = timedelta(days=7)
+# A stopped stream can resume within this time; one row covers all its batches.
+STREAM_RETENTION = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What is over: the snapshots, and the addresses of all rows that only they need.
+    """The expired snapshots, and the addresses of all manifest rows that only they need.
 
-    `oldest` is what the row of the oldest retained snapshot says (None where there is none yet),
-    `versions` has those of each leaf that retained snapshots read, and `updates` names the files
-    that tell what they updated. `dropped` are the leaves that were dropped, and some of them read
-    nevertheless.
+    `oldest` is the metadata of the oldest retained snapshot (None: there is no snapshot).
+    `versions` has the versions of each leaf that retained snapshots read, and `updates` the names
+    of their files of updates. `dropped` are dropped leaves that a retained snapshot still reads.
     """
 
     snapshots: tuple[int, ...]
     oldest: dict[str, Any] | None
     versions: dict[str, set[int]]
     updates: frozenset[str]
-    addresses: npt.NDArray[np.uint64]
+    row_addresses: npt.NDArray[np.uint64]
     dropped: Mapping[str, Location]
-    # Dropped leaves that none of them reads, and that nothing else would find again.
+    # Dropped leaves that no retained snapshot reads, and that vacuum could not find by name.
     leaving: tuple[DroppedLeaf, ...] = ()
-    # The object ids of all leaves that are not remembered any more.
-    forgotten: frozenset[str] = frozenset()
+    # The object ids of all dropped leaves that no retained snapshot reads; their rows are removed.
+    expired_leaves: frozenset[str] = frozenset()
 
 
-def expired(manifest: Manifest, moment: datetime, through: int | None = None) -> Expiry:
-    """What retained snapshots do not need: those that were the newest at any time since a moment.
+def plan_expiry(manifest: Manifest, moment: datetime, through: int | None = None) -> Expiry:
+    """Find what retained snapshots do not need: those that were the newest since a moment.
 
-    With `through` those that came after this snapshot are retained instead; the newest always is.
-    A marker stays with its snapshot, and at least for `MARKERS_KEPT`; that of a stream for longer.
+    With `through`, the snapshots after this one are retained instead. The newest always is. A
+    marker is kept as long as its snapshot, and at least for `MARKER_RETENTION`, or for
+    `STREAM_RETENTION` if it is that of a stream.
     """
     gone: list[int] = []
     snapshots: list[tuple[dict[str, Any], int]] = []
     markers: list[tuple[dict[str, Any], int]] = []
-    for name, metadata, address in _rows(manifest, PHALANX, "metadata"):
-        if name.startswith(f"{SNAPSHOT}{SEPARATOR}"):
-            snapshots.append((snapshot_facts(name, metadata), address))
-        elif name.startswith(f"{MARKER}{SEPARATOR}"):
-            markers.append((marker_facts(metadata), address))
-        elif name == HEAD:
-            # It is written anew.
+    for name, metadata, address in _read_rows(manifest, PHALANX_TYPE, "metadata"):
+        if name.startswith(f"{SNAPSHOT_ROW}{SEPARATOR}"):
+            snapshots.append((read_snapshot(name, metadata), address))
+        elif name.startswith(f"{MARKER_ROW}{SEPARATOR}"):
+            markers.append((read_marker(metadata), address))
+        elif name == HEAD_ROW_ID:
+            # Its replacement is written.
             gone.append(address)
     snapshots.sort(key=lambda each: int(each[0]["id"]))
-    times = {said["id"]: said["time"] for said, _ in snapshots}
+    times = {facts["id"]: facts["time"] for facts, _ in snapshots}
     over = [
-        (said["id"], address)
-        for (said, address), (successor, _) in pairwise(snapshots)
+        (facts["id"], address)
+        for (facts, address), (successor, _) in pairwise(snapshots)
         if (
             datetime.fromisoformat(successor["time"]) < moment
             if through is None
-            else said["id"] <= through
+            else facts["id"] <= through
         )
     ]
     oldest = snapshots[len(over)][0] if snapshots else None
     first = 0 if oldest is None else int(oldest["id"])
     gone += [address for _, address in over]
     now = datetime.now(UTC)
-    for said, address in markers:
-        made = said.get("time") or times.get(said["snapshot"])
-        since = now - (STREAMS_KEPT if "query" in said else MARKERS_KEPT)
+    for facts, address in markers:
+        made = facts.get("time") or times.get(facts["snapshot"])
+        since = now - (STREAM_RETENTION if "query" in facts else MARKER_RETENTION)
         recent = made is not None and datetime.fromisoformat(made) >= since
-        if said["snapshot"] < first and not recent:
+        if facts["snapshot"] < first and not recent:
             gone.append(address)
-    dropped = dropped_leaves(manifest)
-    forgotten = {
+    dropped = read_dropped_leaves(manifest)
+    expired_leaves = {
         name: leaf.address
         for name, leaf in dropped.items()
         if leaf.snapshot is not None and leaf.address is not None and leaf.snapshot <= first
     }
-    gone += forgotten.values()
-    versions, older = _versions(manifest, first, forgotten.keys())
+    gone += expired_leaves.values()
+    versions, older = _split_versions(manifest, first, expired_leaves.keys())
     updates = frozenset(
-        said[UPDATES] for said, _ in snapshots if said["id"] >= first and UPDATES in said
+        facts[UPDATES_KEY]
+        for facts, _ in snapshots
+        if facts["id"] >= first and UPDATES_KEY in facts
     )
     return Expiry(
         tuple(number for number, _ in over),
@@ -122,39 +124,39 @@ def expired(manifest: Manifest, moment: datetime, through: int | None = None) ->
         versions,
         updates,
         np.array(gone + older, np.uint64),
-        {name: leaf.location for name, leaf in dropped.items() if name not in forgotten},
+        {name: leaf.location for name, leaf in dropped.items() if name not in expired_leaves},
         tuple(
             dropped[name]
-            for name in forgotten
-            if not _is_found_again(manifest.root, dropped[name].location)
+            for name in expired_leaves
+            if not _is_discoverable(manifest.root, dropped[name].location)
         ),
-        frozenset(forgotten),
+        frozenset(expired_leaves),
     )
 
 
-def _is_found_again(root: Location, leaf: Location) -> bool:
-    """Whether a vacuum finds the folder of a leaf that nothing lists: by its name, in the root."""
+def _is_discoverable(root: Location, leaf: Location) -> bool:
+    """Whether vacuum finds the folder of an unlisted leaf by its name in the root."""
     parent, _, name = leaf.uri.rpartition("/")
     return parent == root.uri and LEAF_DIRECTORY.fullmatch(name) is not None
 
 
-def _versions(
-    manifest: Manifest, oldest: int, forgotten: Set[str]
+def _split_versions(
+    manifest: Manifest, oldest: int, expired_leaves: Set[str]
 ) -> tuple[dict[str, set[int]], list[int]]:
-    """The versions that snapshots from the oldest on read, by leaf; and rows that none needs.
+    """Return the versions that snapshots from the oldest on read, by leaf, and unneeded rows.
 
-    None needs those of forgotten leaves.
+    The manifest rows of expired leaves are unneeded.
     """
     versions: dict[str, set[int]] = defaultdict(set)
-    # The highest entry up to the oldest snapshot is what that one reads.
+    # The oldest snapshot reads the highest row up to its own number.
     first: dict[str, tuple[int, int | None, int]] = {}
     gone: list[int] = []
-    for row, version, address in _rows(manifest, TABLE_VERSION, "read_version"):
+    for row, version, address in _read_rows(manifest, TABLE_VERSION_TYPE, "read_version"):
         name, _, number = row.rpartition(SEPARATOR)
-        if name in forgotten:
+        if name in expired_leaves:
             gone.append(address)
             continue
-        if not is_number(number) or int(number) > oldest:
+        if not is_snapshot_number(number) or int(number) > oldest:
             if version is not None:
                 versions[name].add(version)
             continue
@@ -167,16 +169,14 @@ def _versions(
     for name, (_, version, _) in first.items():
         if version is not None:
             versions[name].add(version)
-    for name, version in manifest.versions().items():
+    for name, version in manifest.leaf_versions().items():
         if version is not None:
             versions[name].add(version)
     return dict(versions), gone
 
 
-def _rows(manifest: Manifest, kind: str, column: str) -> Iterator[tuple[str, Any, int]]:
-    rows = manifest.table(
-        columns=["object_id", column], condition=f"object_type = '{kind}'", with_row_address=True
-    )
+def _read_rows(manifest: Manifest, kind: str, column: str) -> Iterator[tuple[str, Any, int]]:
+    rows = manifest.select_rows(kind, ["object_id", column], with_row_address=True)
     names = ("object_id", column, "_rowaddr")
     yield from zip(*(rows.column(name).to_pylist() for name in names), strict=True)
 
@@ -187,51 +187,53 @@ def move_horizon(
     expiry: Expiry,
     moment: datetime,
     *,
-    everything: bool = False,
+    rewrite_all: bool = False,
 ) -> Head:
-    """Take out what is over, and end the transactions that began before a moment; the new head.
+    """Remove expired rows, and end transactions that began before a moment; return the head.
 
-    With `everything` all rows are written anew: no file has those that are taken out.
+    With `rewrite_all`, rewrite all rows, so that no file contains the removed ones.
 
-    It makes no snapshot, but passes the same fence: a lost race raises. No horizon comes twice,
-    so that whoever began before it sees that there was another one, whatever the clocks say.
+    This adds no snapshot, but replaces the head row like a commit: a lost race raises. No two
+    horizons are equal, so that a running transaction notices a vacuum regardless of the clocks.
     """
     if head.horizon:
         moment = max(moment, datetime.fromisoformat(head.horizon) + timedelta(microseconds=1))
     moved = dataclasses.replace(head, horizon=moment.isoformat(timespec="microseconds"))
-    rows = [head_row(moved)]
+    rows = [build_head_row(moved)]
     if expiry.leaving:
-        rows.append(history_rows(rows_of_leaving(expiry.leaving), PHALANX))
-    change(manifest, pa.concat_tables(rows), expiry.addresses, everything=everything)
-    reach(Step.HORIZON_MOVED)
+        rows.append(build_history_rows(build_leaving_rows(expiry.leaving), PHALANX_TYPE))
+    replace_rows(manifest, pa.concat_tables(rows), expiry.row_addresses, rewrite_all=rewrite_all)
+    fault_point(FaultPoint.HORIZON_MOVED)
     return moved
 
 
-def forget_removed(manifest: Manifest) -> None:
-    """Take out the rows of leaves that are removed, and have no files any more."""
+def remove_leaving_rows(manifest: Manifest) -> None:
+    """Remove the rows of leaves to remove that have no files left."""
 
     def attempt() -> None:
-        latest = manifest.latest()
-        gone = [each.address for each in leaving_leaves(latest) if not has_files(each.location)]
+        latest = manifest.load_latest()
+        gone = [
+            each.address for each in read_leaving_leaves(latest) if not has_files(each.location)
+        ]
         if gone:
             nothing = latest.dataset.schema.empty_table()
-            change(latest, nothing, np.array(gone, np.uint64))
+            replace_rows(latest, nothing, np.array(gone, np.uint64))
 
-    until_won(attempt)
+    retry_conflicts(attempt)
 
 
 def has_files(location: Location) -> bool:
-    """Whether anything is stored at a place."""
-    return bool(Folder(location).files())
+    """Whether any file is stored at a location."""
+    return bool(Folder(location).list_files())
 
 
-def first_needed(
+def find_first_needed(
     manifest: Manifest, expiry: Expiry, made: Mapping[int, datetime], before: datetime
 ) -> int:
-    """The oldest version of the manifest that snapshots still need, of those that are there.
+    """Return the oldest existing version of the manifest that snapshots still need.
 
-    Of several that show the oldest snapshot it is the last one from before the given time:
-    whoever reads an earlier one has done so since a time that is over.
+    If several versions show the oldest snapshot, it is the last one made before the given time:
+    readers of an earlier one have exceeded the retention time.
     """
     if expiry.oldest is None:
         return 0
@@ -241,13 +243,13 @@ def first_needed(
             continue
         if needed is not None and moment >= before:
             break
-        candidate = with_head(manifest, version)
+        candidate = open_with_head(manifest, version)
         if candidate is None or candidate[1].sequence < expiry.oldest["id"]:
             continue
         there, found = candidate
         if found.sequence > expiry.oldest["id"]:
             break
-        # Between a change of the properties and its snapshot they are not the snapshot's.
+        # Between a change of the properties and its snapshot, the epochs differ.
         if found.epoch == there.properties.epoch:
             needed = version
     return 0 if needed is None else needed

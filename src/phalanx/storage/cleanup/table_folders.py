@@ -1,7 +1,7 @@
-"""Folders of tables: which tables and folders are in one, and how a whole table goes away.
+"""Folders of tables: list, create, move and remove them.
 
-A folder is a table if it has a manifest, and a Lance table of its own if it has versions; every
-other folder may hold tables. Names that begin with `_` or `.` are hidden.
+A folder with a manifest is a table, and a folder with versions is a Lance table; any other folder
+may contain tables. Names that begin with `_` or `.` are hidden.
 """
 
 from __future__ import annotations
@@ -15,96 +15,102 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from phalanx.errors import PhalanxError, StorageFailure
-from phalanx.storage.lance.files import Folder, is_below, tables_inside
+from phalanx.storage.lance.files import Folder, find_nested_tables, is_below
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.manifest.manifest import DIRECTORY
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.manifest.manifest import MANIFEST_DIRECTORY
 from phalanx.storage.state.naming import LEAF_DIRECTORY
 
 _LANCE_VERSIONS = "_versions"
 _HIDDEN = ("_", ".")
-# Paths that begin where the process is; two that change places.
-_HERE, _EXCHANGE = -100, 2
+# Linux's AT_FDCWD and RENAME_EXCHANGE, the arguments of renameat2.
+_CURRENT_DIRECTORY, _RENAME_EXCHANGE = -100, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """What is in a folder, in the order of the names."""
+class FolderListing:
+    """The tables and folders directly in a folder, sorted by name."""
 
     tables: tuple[str, ...]
     folders: tuple[str, ...]
 
 
-def listed(location: Location) -> Listed | None:
-    """The tables and folders directly in a folder; None if there is no such folder."""
-    names = _names(location)
+def list_folder(location: Location) -> FolderListing | None:
+    """Return the tables and folders directly in a folder; None if it does not exist."""
+    names = _list_names(location)
     if names is None:
         return None
     shown = [name for name in names if not name.startswith(_HIDDEN)]
-    inside = in_parallel(lambda name: _names(location.own(name)) or [], shown)
+    inside = map_parallel(lambda name: _list_names(location.subfolder(name)) or [], shown)
     kinds = dict(zip(shown, inside, strict=True))
-    candidates = [name for name in shown if DIRECTORY in kinds[name]]
+    candidates = [name for name in shown if MANIFEST_DIRECTORY in kinds[name]]
 
     def is_table(name: str) -> bool:
-        return _LANCE_VERSIONS in (_names(location.own(name).own(DIRECTORY)) or [])
+        return _LANCE_VERSIONS in (
+            _list_names(location.subfolder(name).subfolder(MANIFEST_DIRECTORY)) or []
+        )
 
-    checks = in_parallel(is_table, candidates)
-    return Listed(
+    checks = map_parallel(is_table, candidates)
+    return FolderListing(
         tuple(name for name, is_one in zip(candidates, checks, strict=True) if is_one),
         tuple(
             name
             for name in shown
-            if not {DIRECTORY, _LANCE_VERSIONS} & {*kinds[name]} and not _is_unfinished(kinds[name])
+            if not {MANIFEST_DIRECTORY, _LANCE_VERSIONS} & {*kinds[name]}
+            and not _is_unfinished(kinds[name])
         ),
     )
 
 
 def _is_unfinished(names: Sequence[str]) -> bool:
-    """Whether folders are those of a table that is being made, or never was: leaves, and at most
-    files of a manifest.
+    """Whether folder names are those of a table whose creation has not finished.
+
+    It has leaves, and at most some files of a manifest.
     """
     return bool(names) and all(
-        name == DIRECTORY or LEAF_DIRECTORY.fullmatch(name) for name in names
+        name == MANIFEST_DIRECTORY or LEAF_DIRECTORY.fullmatch(name) for name in names
     )
 
 
-def holds_anything(location: Location) -> bool:
-    """Whether there is a file or a folder at a place."""
+def has_anything(location: Location) -> bool:
+    """Whether there is a file or a folder at a location."""
     if location.is_local:
-        return _path(location).exists()
-    return bool(Folder(location).files())
+        return _local_path(location).exists()
+    return bool(Folder(location).list_files())
 
 
 def is_unfinished(location: Location) -> bool:
-    """Whether all that is in a folder was left by writers that died before they made a table.
+    """Whether a folder has only files of writers that died before they created a table.
 
-    Vacuum removes it, once there is one.
+    Vacuum removes them once a table exists there.
     """
-    paths = [file.path.split("/") for file in Folder(location).files()]
+    paths = [file.path.split("/") for file in Folder(location).list_files()]
     return all(len(path) > 1 for path in paths) and _is_unfinished([path[0] for path in paths])
 
 
-def is_empty(location: Location) -> bool:
-    """Whether nothing is in a folder."""
-    return not (any(_path(location).iterdir()) if location.is_local else Folder(location).files())
+def is_empty_folder(location: Location) -> bool:
+    """Whether a folder is empty."""
+    return not (
+        any(_local_path(location).iterdir()) if location.is_local else Folder(location).list_files()
+    )
 
 
-def _names(location: Location) -> list[str] | None:
-    """The names of the folders in a folder, also of the hidden ones."""
-    if location.is_local and not _path(location).is_dir():
+def _list_names(location: Location) -> list[str] | None:
+    """Return the names of the folders in a folder, including hidden ones."""
+    if location.is_local and not _local_path(location).is_dir():
         return None
-    return Folder(location).folders()
+    return Folder(location).list_folders()
 
 
-def is_name(part: str) -> bool:
-    """Whether it can be the name of a folder that is not hidden."""
+def is_visible_name(part: str) -> bool:
+    """Whether a text can be the name of a folder that is not hidden."""
     return bool(part) and not part.startswith(_HIDDEN) and "/" not in part and "\\" not in part
 
 
 def check_name(name: Sequence[str]) -> None:
-    """Refuse a name that cannot be that of a folder, or is hidden."""
+    """Refuse a name with a part that is hidden or cannot be the name of a folder."""
     for part in name:
-        if not is_name(part):
+        if not is_visible_name(part):
             raise PhalanxError(
                 f"Cannot use the name {part!r}: it becomes the name of a folder. Expected one "
                 "without slashes that does not begin with '_' or '.'."
@@ -112,46 +118,46 @@ def check_name(name: Sequence[str]) -> None:
 
 
 def make_folder(location: Location) -> None:
-    """Make a folder; object stores have none before there is something in it."""
+    """Create a folder; object stores have no empty folders."""
     if location.is_local:
-        with _told(f"make the folder {location}"):
-            _path(location).mkdir(parents=True, exist_ok=True)
+        with _translate_errors(f"create the folder {location}"):
+            _local_path(location).mkdir(parents=True, exist_ok=True)
 
 
 def remove_folder(location: Location) -> None:
     """Remove an empty folder."""
     if location.is_local:
-        with _told(f"remove the folder {location}"):
-            os.rmdir(_path(location))
+        with _translate_errors(f"remove the folder {location}"):
+            os.rmdir(_local_path(location))
 
 
 def remove_table(location: Location) -> None:
-    """Remove a table with all that is in its folder; it is gone with its manifest, first.
+    """Remove a table and its folder, the manifest first, so that the table disappears at once.
 
-    Symbolic links are removed, and what they link to stays. So do other tables inside of the
-    folder, and partitions outside of it.
+    Symbolic links are removed, but not their targets. Other tables inside the folder stay, and so
+    do partitions outside it.
     """
-    if location.is_local and _path(location).is_symlink():
-        # What it links to is not in this folder, and may have other users.
-        with _told(f"remove the link {location}"):
-            _path(location).unlink()
+    if location.is_local and _local_path(location).is_symlink():
+        # The target of the link is not in this folder, and may have other users.
+        with _translate_errors(f"remove the link {location}"):
+            _local_path(location).unlink()
         return
-    if location.is_local and not _path(location).exists():
+    if location.is_local and not _local_path(location).exists():
         return
     folder = Folder(location)
-    paths = [file.path for file in folder.files()]
-    others = tables_inside(paths)
+    paths = [file.path for file in folder.list_files()]
+    others = find_nested_tables(paths)
     paths = [path for path in paths if not is_below(path, others)]
-    is_manifest = [path.startswith(f"{DIRECTORY}/") for path in paths]
+    is_manifest = [path.startswith(f"{MANIFEST_DIRECTORY}/") for path in paths]
     for wanted in (True, False):
         chosen = [path for path, is_one in zip(paths, is_manifest, strict=True) if is_one is wanted]
         folder.delete(chosen)
     if location.is_local:
-        _remove_rest(_path(location))
+        _remove_rest(_local_path(location))
 
 
 def _remove_rest(path: Path) -> None:
-    """Remove what is left of a table: folders without files, and symbolic links."""
+    """Remove what is left of a table: empty folders and symbolic links."""
     for folder, names, files in os.walk(path, topdown=False):
         for name in (*names, *files):
             link = os.path.join(folder, name)
@@ -163,58 +169,65 @@ def _remove_rest(path: Path) -> None:
 
 
 def move_table(source: Location, target: Location, set_aside: Location | None = None) -> None:
-    """Give a table on a file system another place.
+    """Move a table on a file system.
 
-    What is there already goes to `set_aside`; on Linux the two change places at one moment, and
-    elsewhere there is one without either. Without `set_aside` nothing may be there.
+    An existing table at the target moves to `set_aside`. On Linux the two are exchanged in one
+    step; on other systems the target is missing for a moment. Without `set_aside` the target must
+    not exist.
     """
-    old = None if set_aside is None else _path(set_aside)
-    place = _path(target)
-    with _told(f"have the new table take the place {target}"):
-        if old is not None and _exchanged(_path(source), place):
-            _path(source).rename(old)
+    old = None if set_aside is None else _local_path(set_aside)
+    path = _local_path(target)
+    with _translate_errors(f"move the new table to {target}"):
+        if old is not None and _try_exchange(_local_path(source), path):
+            _local_path(source).rename(old)
             return
         if old is not None:
-            place.rename(old)
+            path.rename(old)
         try:
-            _path(source).rename(place)
+            _local_path(source).rename(path)
         except OSError:
             if old is not None:
-                old.rename(place)
+                old.rename(path)
             raise
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Have two folders change places, in one step; False where the system has none for it."""
+def _try_exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False if the system cannot."""
     swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if swap is None:
         return False
-    return not swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)
+    return not swap(
+        _CURRENT_DIRECTORY,
+        os.fsencode(one),
+        _CURRENT_DIRECTORY,
+        os.fsencode(other),
+        _RENAME_EXCHANGE,
+    )
 
 
-def remove_left(location: Location, prefixes: Sequence[str], older_than: timedelta) -> None:
-    """Remove hidden tables in a folder that whoever made them has left: nothing changed since."""
-    if not location.is_local or not _path(location).is_dir():
+def remove_abandoned(location: Location, prefixes: Sequence[str], older_than: timedelta) -> None:
+    """Remove hidden tables in a folder that have not changed for some time."""
+    if not location.is_local or not _local_path(location).is_dir():
         return
     moment = datetime.now(UTC) - older_than
-    for name in _names(location) or []:
+    for name in _list_names(location) or []:
         if name.startswith(tuple(prefixes)):
-            left = location.own(name)
-            # Another one may remove it too.
+            left = location.subfolder(name)
+            # Another process may remove it too.
             with suppress(PhalanxError, OSError):
-                made = datetime.fromtimestamp(_path(left).stat().st_mtime, UTC)
-                times = [made, *(file.modified for file in Folder(left).files())]
+                made = datetime.fromtimestamp(_local_path(left).stat().st_mtime, UTC)
+                times = [made, *(file.modified for file in Folder(left).list_files())]
                 if max(times) < moment:
                     remove_table(left)
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _translate_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageFailure(f"Cannot {what}: {error.strerror}. Look at what is there.") from None
+        raise StorageFailure(f"Cannot {what}: {error.strerror}. Check the path.") from None
 
 
-def _path(location: Location) -> Path:
+def _local_path(location: Location) -> Path:
     return Path(location.uri.removeprefix("file://"))

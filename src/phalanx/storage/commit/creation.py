@@ -1,4 +1,4 @@
-"""A new manifest: the columns that the format names, and those of the first spec."""
+"""Creation of a namespace: its manifest is built in memory and installed in one step."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import lance
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError, StorageFailure
-from phalanx.storage.commit.head import Head, head_row
-from phalanx.storage.lance.failures import plain_reason
-from phalanx.storage.lance.fault_points import Step, reach
-from phalanx.storage.lance.location import Location, new_cache
-from phalanx.storage.manifest.changes import PRIMARY_KEY, column_of, pin_columns, plain_rows
-from phalanx.storage.manifest.manifest import DIRECTORY, FIRST_VERSION, Manifest
+from phalanx.storage.commit.head import Head, build_head_row
+from phalanx.storage.lance.failures import summarize_error
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
+from phalanx.storage.lance.location import Location, create_session
+from phalanx.storage.manifest.changes import (
+    PRIMARY_KEY,
+    build_object_rows,
+    column_of,
+    pin_columns_of,
+)
+from phalanx.storage.manifest.manifest import FIRST_VERSION, MANIFEST_DIRECTORY, Manifest
 from phalanx.storage.state.naming import spec_namespace
 from phalanx.storage.state.properties import WRITER_FLAG, Properties
 
@@ -30,46 +35,50 @@ _FIXED_COLUMNS = [
 ]
 
 
-def create(root: Location, properties: Properties, *, with_head: bool = False) -> Manifest:
-    """A new namespace without partitions: all of it appears at once, or nothing does.
+def create_namespace(
+    root: Location, properties: Properties, *, with_head: bool = False
+) -> Manifest:
+    """Create a namespace without partitions; it appears complete or not at all.
 
-    With a head it is ready for its first snapshot.
+    `with_head` prepares it for its first snapshot.
     """
-    put_in_place(root, staged_manifest(root, properties, with_head=with_head))
+    install_manifest(root, build_manifest(root, properties, with_head=with_head))
     return Manifest.open(root)
 
 
 @contextmanager
-def being_created(
+def stage_namespace(
     root: Location, properties: Properties, *, with_head: bool = False
 ) -> Iterator[Manifest]:
-    """The manifest of a new namespace, to be changed where nobody sees it.
+    """Yield the manifest of a new namespace in a temporary folder, to be changed there.
 
-    At the end of the block it comes to its place as it is then, with all partitions and rows, in
-    every kind of store; nothing does if the block raises.
+    At the end of the block, install it with all its partitions and rows, in any kind of store.
+    If the block raises, install nothing.
     """
-    if _opened(root.own(DIRECTORY)) is not None:
-        raise _taken(root)
+    if _try_open(root.subfolder(MANIFEST_DIRECTORY)) is not None:
+        raise _already_exists(root)
     with tempfile.TemporaryDirectory(prefix="phalanx-") as folder:
-        place = Location(folder).own(DIRECTORY)
-        staged = staged_manifest(root, properties, with_head=with_head)
-        staged.deep_clone(place.uri, staged.version)
-        manifest = Manifest.open(root, place=place)
+        location = Location(folder).subfolder(MANIFEST_DIRECTORY)
+        staged = build_manifest(root, properties, with_head=with_head)
+        staged.deep_clone(location.uri, staged.version)
+        manifest = Manifest.open(root, location=location)
         yield manifest
-        made = manifest.latest().dataset
-        # As one version with the number that every new manifest has.
-        put_in_place(root, _staged(root, made.to_table(), made.metadata))
+        made = manifest.load_latest().dataset
+        # As one version, with the number that every new manifest has.
+        install_manifest(root, _write_in_memory(root, made.to_table(), made.metadata))
 
 
-def staged_manifest(
+def build_manifest(
     root: Location, properties: Properties, *, with_head: bool = False
 ) -> lance.LanceDataset:
-    """A manifest without partitions, in memory."""
+    """Build a manifest without partitions in memory."""
     fields = [field for spec in properties.specs.values() for field in spec.fields]
-    schema = pa.schema([*_FIXED_COLUMNS, *pin_columns(properties), *map(column_of, fields)])
-    rows = plain_rows([(spec_namespace(number), "namespace", None) for number in properties.specs])
+    schema = pa.schema([*_FIXED_COLUMNS, *pin_columns_of(properties), *map(column_of, fields)])
+    rows = build_object_rows(
+        [(spec_namespace(number), "namespace", None) for number in properties.specs]
+    )
     if with_head:
-        start = head_row(Head.before_all(properties.epoch))
+        start = build_head_row(Head.initial(properties.epoch))
         rows = pa.concat_tables([rows, start], promote_options="default")
     table = pa.Table.from_arrays(
         [
@@ -78,53 +87,55 @@ def staged_manifest(
         ],
         schema=schema,
     )
-    return _staged(root, table, {**WRITER_FLAG, **properties.to_metadata()})
+    return _write_in_memory(root, table, {**WRITER_FLAG, **properties.to_metadata()})
 
 
-def _staged(root: Location, rows: pa.Table, metadata: Mapping[str, str]) -> lance.LanceDataset:
+def _write_in_memory(
+    root: Location, rows: pa.Table, metadata: Mapping[str, str]
+) -> lance.LanceDataset:
     try:
         staged = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}")
         staged.update_metadata({**metadata})
     except (OSError, ValueError) as error:
         raise PhalanxError(
-            f"Cannot create {root}: Lance refuses its manifest: {plain_reason(error)}"
+            f"Cannot create {root}: Lance refuses its manifest: {summarize_error(error)}"
         ) from None
     assert staged.version == FIRST_VERSION
     return staged
 
 
-def put_in_place(root: Location, staged: lance.LanceDataset) -> None:
-    """Make a staged manifest that of a root which has none."""
-    where = root.own(DIRECTORY)
+def install_manifest(root: Location, staged: lance.LanceDataset) -> None:
+    """Put a staged manifest in place, in a root that has none."""
+    where = root.subfolder(MANIFEST_DIRECTORY)
     try:
         staged.deep_clone(where.uri, staged.version, storage_options=root.storage_options)
     except OSError as error:
-        there = _opened(where)
+        there = _try_open(where)
         if there is not None and not _is_copy(there, staged):
-            raise _taken(root) from None
+            raise _already_exists(root) from None
         if there is not None:
-            # The store has done it, though it could not tell.
+            # The store did it, but its answer was lost.
             return
-        raise StorageFailure(f"Cannot create {root}: {plain_reason(error)}") from None
-    reach(Step.MANIFEST_CREATED)
+        raise StorageFailure(f"Cannot create {root}: {summarize_error(error)}") from None
+    fault_point(FaultPoint.MANIFEST_CREATED)
 
 
-def _taken(root: Location) -> PhalanxError:
+def _already_exists(root: Location) -> PhalanxError:
     return PhalanxError(
         f"Cannot create {root}: a namespace exists there. Open it with phalanx.open, or choose "
         "another path."
     )
 
 
-def _opened(where: Location) -> lance.LanceDataset | None:
+def _try_open(where: Location) -> lance.LanceDataset | None:
     try:
-        return where.open(cache=new_cache())
+        return where.open(session=create_session())
     except (OSError, ValueError):
         return None
 
 
 def _is_copy(there: lance.LanceDataset, staged: lance.LanceDataset) -> bool:
-    """Whether a manifest is this one, just put in its place: no other namespace has its id."""
+    """Whether a manifest equals the staged one; no other namespace has its id."""
     return bool(
         there.version == staged.version
         and there.metadata == staged.metadata

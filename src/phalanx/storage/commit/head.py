@@ -1,15 +1,16 @@
-"""Snapshots of a strong namespace, and the one fence that all of its commits pass.
+"""The head of a strong namespace, and the manifest commit that adds a snapshot.
 
-Each commit is one change of manifest rows. Among them is always the head row: of two commits at
-the same time one is refused, so that history is linear.
+Each commit is one change of manifest rows, which always include the head row. Lance therefore
+refuses one of two concurrent commits, and history is linear.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,67 +26,83 @@ from phalanx.errors import (
     StorageFailure,
     UnknownOutcome,
 )
-from phalanx.model.stored_json import COUNT, MOMENT, Rule, read_object
-from phalanx.planning.pruning.scan_plan import LOCATION, OBJECT_ID, ROW_ADDRESS
+from phalanx.model.specs.partition_key import PartitionKey
+from phalanx.model.stored_json import COUNT, ZONED_TIME, Rule, read_object
+from phalanx.planning.pruning.leaf_columns import LEAF_LOCATION, LEAF_OBJECT_ID, MANIFEST_ROW
 from phalanx.storage.commit.history_rows import (
-    DROP,
-    MARKER,
-    PHALANX,
-    TABLE_VERSION,
-    UPDATES,
-    Batch,
+    DROP_METADATA,
+    MARKER_ROW,
+    PHALANX_TYPE,
+    TABLE_VERSION_TYPE,
+    UPDATES_KEY,
     Marker,
-    history_rows,
-    marker_facts,
-    marker_id,
-    marker_rows,
-    snapshot_facts,
-    snapshot_id,
+    StreamBatch,
+    build_history_rows,
+    build_marker_rows,
+    marker_row_id,
+    marker_texts_of,
+    read_marker,
+    read_snapshot,
+    snapshot_row_id,
 )
-from phalanx.storage.lance.checksums import complete
-from phalanx.storage.lance.failures import plain_reason
-from phalanx.storage.lance.fault_points import Step, reach
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.lance.retries import Result, Unsettled, is_lost_race, settling, until_won
-from phalanx.storage.manifest.changes import change, completed, upsert
+from phalanx.storage.lance.checksums import record_missing
+from phalanx.storage.lance.failures import summarize_error
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.lance.retries import (
+    AttemptResult,
+    UncertainCommit,
+    detect_uncertain_commit,
+    is_commit_conflict,
+    retry_conflicts,
+)
+from phalanx.storage.manifest.changes import add_missing_columns, replace_rows, upsert_rows
 from phalanx.storage.manifest.columns import (
+    METADATA,
     PIN_COLUMNS,
     READ_BRANCH,
     READ_TAG,
     READ_VERSION,
-    plain,
+    normalize_types,
 )
 from phalanx.storage.manifest.dropped import (
-    DROPPED,
-    LEAVING,
+    DROPPED_TYPE,
+    LEAVING_PREFIX,
     DroppedLeaf,
-    addresses_of,
-    dropped_leaves,
-    rows_of_dropped,
+    build_dropped_rows,
+    read_dropped_leaves,
+    row_addresses_of,
 )
-from phalanx.storage.manifest.manifest import HEAD, Manifest
-from phalanx.storage.manifest.pins import branch_of, is_pinned
-from phalanx.storage.manifest.rows import ADDRESS
-from phalanx.storage.state.naming import SEPARATOR, is_number
+from phalanx.storage.manifest.manifest import HEAD_ROW_ID, Manifest
+from phalanx.storage.manifest.pins import branch_of, build_pin_filter
+from phalanx.storage.manifest.rows import LANCE_ROW_ADDRESS
+from phalanx.storage.state.naming import SEPARATOR, is_snapshot_number
 
-_FACTS = {
+_FIELDS = {
     "sequence": COUNT,
     "epoch": COUNT,
-    "horizon": Rule("a time with its zone, or nothing", lambda x: not x or MOMENT.holds(x)),
-    "time": MOMENT,
+    # The first heads had the number 0 for an empty horizon.
+    "horizon": Rule(
+        'a time with its zone, or ""',
+        lambda value: (
+            value == "" or (type(value) is int and value == 0) or ZONED_TIME.is_met(value)
+        ),
+    ),
+    "time": ZONED_TIME,
 }
 _EAGER_ATTEMPTS = 200
-# How far the clocks of two machines may be apart.
+
+_LOGGER = logging.getLogger("phalanx.storage")
+# The largest difference between the clocks of two machines.
 CLOCK_MARGIN = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where history stands: the last snapshot, and the properties that it was made under.
+    """The newest snapshot, and the epoch of the properties that it was committed under.
 
-    `horizon` is the time before which the last vacuum removed files, and another one after each
-    vacuum; empty before the first. All snapshots up to `published` have reached the leaves' main
-    branches.
+    `horizon` is the time before which the last vacuum removed files. Each vacuum changes it; it is
+    empty before the first. All snapshots up to `published` have reached the main branches.
     """
 
     sequence: int
@@ -96,9 +113,9 @@ class Head:
 
     @classmethod
     def from_json(cls, text: str) -> Head:
-        """The head from its row; the first ones had a number for the horizon."""
-        what = f"where the table's history stands (the row {HEAD} of its manifest)"
-        facts = read_object(text, what, _FACTS, {"published": COUNT}, closed=True)
+        """Read the head from its row; the first heads had a number as horizon."""
+        what = f"where the table's history stands (the row {HEAD_ROW_ID} of its manifest)"
+        facts = read_object(text, what, _FIELDS, {"published": COUNT}, closed=True)
         if facts.get("published", 0) > facts["sequence"]:
             raise InvalidManifest(
                 f"Cannot read {what}: published is {facts['published']}, expected no more than "
@@ -107,27 +124,27 @@ class Head:
         return cls(**{**facts, "horizon": facts["horizon"] or ""})
 
     @classmethod
-    def before_all(cls, epoch: int, last: int = 0) -> Head:
-        """What comes before the first snapshot; `last` is the highest number that was ever used."""
+    def initial(cls, epoch: int, last: int = 0) -> Head:
+        """Return the head before the first snapshot; `last` is the highest number ever used."""
         start = datetime.min.replace(tzinfo=UTC).isoformat()
         return cls(last, epoch, "", start, published=last)
 
     def was_vacuumed(self, earlier: Head, began: datetime) -> bool:
-        """Whether files written since `began`, when the head was another, may be gone by now."""
+        """Whether a vacuum since `earlier` may have removed files written since `began`."""
         if self.horizon == earlier.horizon:
             return False
         return began < datetime.fromisoformat(self.horizon) + CLOCK_MARGIN
 
     def to_json(self) -> str:
-        """The head as its row has it."""
+        """Return the metadata of the head row."""
         return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class LeafVersion:
-    """What a commit does to a leaf: the version to read from now on, and how it came to be.
+    """A leaf in a commit: the version to read after it, and how it was made.
 
-    `main` is the version that the leaf's main branch had when Phalanx took it over.
+    `main` is the version of the leaf's main branch if the commit takes the branch over.
     """
 
     object_id: str
@@ -138,26 +155,37 @@ class LeafVersion:
     main: int | None = None
 
 
-def head_of(manifest: Manifest) -> Head | None:
-    """The head of a strong namespace; None where nothing has been committed strongly."""
-    rows = manifest.row(HEAD)
+def read_head(manifest: Manifest) -> Head | None:
+    """Return the head of a strong namespace; None if it has no head row."""
+    rows = manifest.read_row(HEAD_ROW_ID)
     if not rows.num_rows:
         return None
-    found = Head.from_json(rows.column("metadata")[0].as_py())
-    # Each snapshot is a version of the manifest, unless numbers of another writer came before.
-    if found.sequence > manifest.version and not manifest.row(snapshot_id(found.sequence)).num_rows:
+    for name in (METADATA, READ_VERSION):
+        if name not in rows.column_names:
+            raise InvalidManifest(
+                f"The manifest of {manifest.root} has the row {HEAD_ROW_ID} and no column "
+                f"{name!r}: expected both. It is damaged, or another program wrote it. Restore "
+                "the column."
+            )
+    found = Head.from_json(rows.column(METADATA)[0].as_py())
+    # Each snapshot adds a version of the manifest, unless another writer used higher numbers.
+    if (
+        found.sequence > manifest.version
+        and not manifest.read_row(snapshot_row_id(found.sequence)).num_rows
+    ):
         raise InvalidManifest(
-            f"The row {HEAD} of the manifest of {manifest.root} names snapshot {found.sequence}, "
-            "which is not listed. Something else has written it, or it is damaged: restore it."
+            f"The row {HEAD_ROW_ID} of the manifest of {manifest.root} names snapshot "
+            f"{found.sequence}, which is not listed. Another program wrote it, or it is "
+            "damaged: restore it."
         )
     return found
 
 
-def with_head(manifest: Manifest, version: int) -> tuple[Manifest, Head] | None:
-    """Another version of a manifest, and its head; None if there is none, or no longer."""
+def open_with_head(manifest: Manifest, version: int) -> tuple[Manifest, Head] | None:
+    """Open another version of a manifest with its head; None if either does not exist."""
     try:
         there = manifest.at_version(version)
-        found = head_of(there)
+        found = read_head(there)
     except (OSError, ValueError) as error:
         # Vacuum removes the oldest versions.
         if "not found" not in str(error).lower():
@@ -166,25 +194,25 @@ def with_head(manifest: Manifest, version: int) -> tuple[Manifest, Head] | None:
     return None if found is None else (there, found)
 
 
-def head_row(head: Head) -> pa.Table:
-    """The manifest row that says where history stands."""
-    return history_rows({HEAD: head.to_json()}, PHALANX)
+def build_head_row(head: Head) -> pa.Table:
+    """Build the manifest row of a head."""
+    return build_history_rows({HEAD_ROW_ID: head.to_json()}, PHALANX_TYPE)
 
 
-def first_head(manifest: Manifest) -> Head:
-    """What comes before the first snapshot: no number that was ever seen is used again."""
-    rows = manifest.table(
+def make_first_head(manifest: Manifest) -> Head:
+    """Return the head before the first snapshot; numbers in existing rows are not reused."""
+    rows = manifest.read_rows(
         columns=["object_id", "object_type", "metadata"],
-        condition=f"object_type IN ('{TABLE_VERSION}', '{PHALANX}')",
+        condition=f"object_type IN ('{TABLE_VERSION_TYPE}', '{PHALANX_TYPE}')",
     )
     numbers = []
     for row in rows.to_pylist():
-        if row["object_type"] == TABLE_VERSION:
+        if row["object_type"] == TABLE_VERSION_TYPE:
             numbers.append(row["object_id"].rpartition(SEPARATOR)[2])
-        elif row["object_id"].startswith(f"{MARKER}{SEPARATOR}"):
-            numbers.append(str(marker_facts(row["metadata"])["snapshot"]))
-    last = max((int(number) for number in numbers if is_number(number)), default=0)
-    return Head.before_all(manifest.properties.epoch, last)
+        elif row["object_id"].startswith(f"{MARKER_ROW}{SEPARATOR}"):
+            numbers.append(str(read_marker(row["metadata"])["snapshot"]))
+    last = max((int(number) for number in numbers if is_snapshot_number(number)), default=0)
+    return Head.initial(manifest.properties.epoch, last)
 
 
 def commit(
@@ -199,17 +227,22 @@ def commit(
     marker: Marker | None = None,
     updates: str | None = None,
 ) -> int:
-    """Commit one snapshot on top of exactly this manifest, whose head it is; the snapshot's id.
+    """Commit a snapshot on top of exactly this manifest and its head; return the snapshot's id.
 
-    A lost race raises, and `UnknownOutcome` where the store does not tell what it did. `new` has
-    the rows of partitions that this commit makes, or lists again after they were dropped, and
-    `dropped` the object ids of those that it drops. `epoch` is that of the properties, where the
-    commit completes a change of them. `updates` names the file that says which rows became which.
+    Args:
+        new: The rows of partitions that the commit creates, or lists again after a drop.
+        dropped: The object ids of partitions that the commit drops.
+        epoch: The epoch of the properties, if the commit completes a change of them.
+        updates: The name of the file with the pairs of updated rows.
+
+    Raises:
+        OSError: The race was lost; nothing changed.
+        UnknownOutcome: The store failed, and it is not known whether the commit was made.
     """
-    moment = _time(head.time)
-    fence = manifest.row(HEAD).column(ADDRESS).to_numpy()
-    if not head.sequence and len(fence):
-        # The table was made for the rows that come with its first snapshot.
+    moment = _next_time(head.time)
+    head_address = manifest.read_row(HEAD_ROW_ID).column(LANCE_ROW_ADDRESS).to_numpy()
+    if not head.sequence and len(head_address):
+        # The first snapshot adds the rows that the table was created for.
         operation = "create"
     number = head.sequence + 1
     head = replace(head, sequence=number, time=moment)
@@ -221,156 +254,183 @@ def commit(
         "operation": operation,
         "partitions": len(leaves) + len(dropped),
         "rows_added": sum(leaf.added for leaf in leaves),
-        # How many rows a dropped leaf has is not looked up.
+        # Counting the rows of dropped leaves would open them.
         "rows_removed": None if dropped else sum(leaf.removed for leaf in leaves),
-        "manifest_version": manifest.version_before,
-        # By this a writer knows its own snapshot, when the store's answer was lost.
+        "manifest_version": manifest.base_version,
+        # A writer recognizes its own snapshot by this if the store's answer was lost.
         "token": uuid.uuid4().hex,
     }
     if updates is not None:
-        snapshot[UPDATES] = updates
-    ours = {HEAD: head.to_json(), snapshot_id(number): json.dumps(snapshot)}
+        snapshot[UPDATES_KEY] = updates
+    ours = {HEAD_ROW_ID: head.to_json(), snapshot_row_id(number): json.dumps(snapshot)}
     if marker is not None:
-        ours |= marker_rows(marker, number, moment)
-    found = manifest.leaves_named(leaf.object_id for leaf in leaves)
-    gone = manifest.leaves_named(dropped)
-    back = [] if new is None else _listed_again(manifest, new)
+        ours |= build_marker_rows(marker, number, moment)
+    found = manifest.list_named_leaves(leaf.object_id for leaf in leaves)
+    gone = manifest.list_named_leaves(dropped)
+    back = [] if new is None else _find_relisted(manifest, new)
     rows = pa.concat_tables(
         [
-            _table_rows(manifest, found, leaves, new),
-            completed(manifest, rows_of_dropped(_listed(manifest, gone), number)),
-            completed(manifest, _version_rows(leaves, number)),
-            completed(manifest, _drop_rows(dropped, number)),
-            completed(manifest, history_rows(ours, PHALANX)),
+            _build_table_rows(manifest, found, leaves, new),
+            add_missing_columns(
+                manifest, build_dropped_rows(_read_leaf_rows(manifest, gone), number)
+            ),
+            add_missing_columns(manifest, _build_version_rows(leaves, number)),
+            add_missing_columns(manifest, _build_drop_rows(dropped, number)),
+            add_missing_columns(manifest, build_history_rows(ours, PHALANX_TYPE)),
         ]
     )
     if manifest.root.checksums:
-        _complete_checksums(manifest, leaves, found)
-    reach(Step.COMMITTING)
+        _record_checksums(manifest, leaves, found)
+    fault_point(FaultPoint.COMMITTING)
     try:
-        if len(fence):
-            listed = [each.column(ROW_ADDRESS).to_numpy() for each in (found, gone)]
-            replaced = [*listed, addresses_of(back), fence]
-            if isinstance(marker, Batch):
-                # The batch before it.
-                replaced.append(manifest.row(marker_id(marker)).column(ADDRESS).to_numpy())
-            change(manifest, rows, np.concatenate(replaced))
+        if len(head_address):
+            listed = [each.column(MANIFEST_ROW).to_numpy() for each in (found, gone)]
+            replaced = [*listed, row_addresses_of(back), head_address]
+            if isinstance(marker, StreamBatch):
+                # Replace the marker of the previous batch.
+                replaced.append(
+                    manifest.read_row(marker_row_id(marker)).column(LANCE_ROW_ADDRESS).to_numpy()
+                )
+            replace_rows(manifest, rows, np.concatenate(replaced))
         else:
-            # Of two first commits a merge refuses one, by the primary key of the head row.
-            with settling():
-                upsert(manifest, rows)
-        with settling():
-            reach(Step.COMMITTED)
+            # A merge refuses one of two first commits, by the primary key of the head row.
+            with detect_uncertain_commit():
+                upsert_rows(manifest, rows)
+        with detect_uncertain_commit():
+            fault_point(FaultPoint.COMMITTED)
     except OSError as error:
-        is_open = isinstance(error, Unsettled) or is_lost_race(error)
-        if not is_open or not _stands(manifest, snapshot, error):
+        is_open = isinstance(error, UncertainCommit) or is_commit_conflict(error)
+        if not is_open or not _was_committed(manifest, snapshot, marker_texts_of(marker), error):
             raise
+    _LOGGER.info(
+        "Committed snapshot %d of %s: %s, %d partitions, %d rows added, %s removed",
+        *(number, manifest.root, operation, snapshot["partitions"], snapshot["rows_added"]),
+        "unknown" if dropped else snapshot["rows_removed"],
+    )
     return number
 
 
-def _complete_checksums(manifest: Manifest, leaves: Sequence[LeafVersion], found: pa.Table) -> None:
-    """Write the checksums of what others wrote to main branches that are taken over."""
+def _record_checksums(manifest: Manifest, leaves: Sequence[LeafVersion], found: pa.Table) -> None:
+    """Write checksums of the versions that the commit takes over from main branches."""
     taken = {leaf.object_id: leaf.version for leaf in leaves if leaf.main is not None}
-    names, places = (found.column(name).to_pylist() for name in (OBJECT_ID, LOCATION))
+    names, locations = (found.column(name).to_pylist() for name in (LEAF_OBJECT_ID, LEAF_LOCATION))
 
     def record(leaf: tuple[str, str]) -> None:
-        location = manifest.root.child(leaf[1])
-        complete(location, location.open_leaf(taken[leaf[0]]))
+        location = manifest.root.leaf(leaf[1])
+        record_missing(location, location.open_leaf(taken[leaf[0]]))
 
-    in_parallel(record, [each for each in zip(names, places, strict=True) if each[0] in taken])
+    map_parallel(record, [each for each in zip(names, locations, strict=True) if each[0] in taken])
 
 
-def _stands(manifest: Manifest, snapshot: Mapping[str, Any], error: OSError) -> bool:
+def _was_committed(
+    manifest: Manifest, snapshot: Mapping[str, Any], markers: Iterable[str], error: OSError
+) -> bool:
     """Whether a commit that ended in an error was made nevertheless.
 
-    `UnknownOutcome` where that cannot be told: a request that failed may still take effect.
+    Raise `UnknownOutcome` if that is not known: a failed request may still take effect.
     """
     number, why = int(snapshot["id"]), error
     try:
-        rows = Manifest.open(manifest.root).rows_of([snapshot_id(number)])
+        rows = Manifest.open(manifest.root).read_rows_by_id([snapshot_row_id(number)])
     except (OSError, ValueError, PhalanxError) as failed:
-        why = OSError(f"{plain_reason(error)} Then: {plain_reason(failed)}")
+        why = OSError(f"{summarize_error(error)} Then: {summarize_error(failed)}")
     else:
         if rows.num_rows:
-            found = snapshot_facts(snapshot_id(number), rows.column("metadata")[0].as_py())
+            found = read_snapshot(snapshot_row_id(number), rows.column("metadata")[0].as_py())
             return bool(found.get("token") == snapshot["token"])
-        if is_lost_race(error):
+        if is_commit_conflict(error):
             return False
     raise UnknownOutcome(
         f"The store failed while snapshot {number} of {manifest.root} was committed: "
-        f"{plain_reason(why)} Nobody can tell yet whether it stands. Look for it in snapshots(), "
-        "or repeat the same transaction if it has a marker, which commits it once."
+        f"{summarize_error(why)} It is not known whether it was made. Look for it in snapshots(), "
+        "or repeat the same transaction if it has a marker, which commits it once.",
+        snapshot=number,
+        markers=markers,
     ) from error
 
 
-def until_committed(
-    attempt: Callable[[], Result],
+def retry_commit(
+    attempt: Callable[[], AttemptResult],
     manifest: Manifest,
     change: str = "the change",
     *,
     eager: bool = False,
-) -> Result:
-    """What the first attempt gives that no other commit overtakes; each must start afresh.
+    partitions: Iterable[PartitionKey] = (),
+) -> AttemptResult:
+    """Run attempts until one wins the race, and return its result; each must start afresh.
 
-    Who is `eager` tries again at once, and more often.
+    With `eager`, retry at once and more often.
     """
     try:
-        return until_won(attempt, _EAGER_ATTEMPTS, eager=True) if eager else until_won(attempt)
+        return (
+            retry_conflicts(attempt, _EAGER_ATTEMPTS, eager=True)
+            if eager
+            else retry_conflicts(attempt)
+        )
     except OSError as error:
-        if not is_lost_race(error):
+        if not is_commit_conflict(error):
             raise
-        newest = head_of(manifest.latest())
+        newest = read_head(manifest.load_latest())
         last = "" if newest is None else f", the last one with snapshot {newest.sequence}"
         raise CommitConflict(
             f"Cannot commit {change} to {manifest.root}: other writers were always first{last}. "
-            "Nothing was changed. Try again when there are fewer."
+            "Nothing was changed. Try again when fewer writers are active.",
+            partitions=partitions,
+            snapshot=None if newest is None else newest.sequence,
         ) from None
 
 
-def _table_rows(
+def _build_table_rows(
     manifest: Manifest, found: pa.Table, leaves: Sequence[LeafVersion], new: pa.Table | None
 ) -> pa.Table:
-    """The rows of the leaves, as they are but for the version, and those of new partitions."""
-    rows = _listed(manifest, found)
+    """Build the rows of the leaves with their new versions, and those of new partitions."""
+    rows = _read_leaf_rows(manifest, found)
     if new is not None:
-        # Namespaces that several partitions share may be there already.
-        there = manifest.rows_of(new.column("object_id").to_pylist()).column("object_id")
+        # Namespaces that several partitions share may exist already.
+        there = manifest.read_rows_by_id(new.column("object_id").to_pylist()).column("object_id")
         made = new.filter(pc.invert(pc.is_in(new.column("object_id"), there)))
-        rows = pa.concat_tables([rows, plain(completed(manifest, made), manifest.root)])
+        rows = pa.concat_tables(
+            [rows, normalize_types(add_missing_columns(manifest, made), manifest.root)]
+        )
     versions = {leaf.object_id: leaf.version for leaf in leaves}
     listed = [versions.get(name) for name in rows.column("object_id").to_pylist()]
-    place = rows.column_names.index(READ_VERSION)
-    rows = rows.set_column(place, READ_VERSION, pa.array(listed, pa.uint64()))
-    return completed(manifest, _on_their_branches(rows, found))
+    index = rows.column_names.index(READ_VERSION)
+    rows = rows.set_column(index, READ_VERSION, pa.array(listed, pa.uint64()))
+    return add_missing_columns(manifest, _set_branches(rows, found))
 
 
-def _listed(manifest: Manifest, leaves: pa.Table) -> pa.Table:
-    """The rows that list these leaves."""
-    rows = plain(completed(manifest, manifest.rows_of_leaves(leaves)), manifest.root)
+def _read_leaf_rows(manifest: Manifest, leaves: pa.Table) -> pa.Table:
+    """Return the rows that list these leaves."""
+    rows = normalize_types(
+        add_missing_columns(manifest, manifest.read_leaf_rows(leaves)), manifest.root
+    )
     if Counter(rows.column("object_id").to_pylist()) != Counter(
-        leaves.column(OBJECT_ID).to_pylist()
+        leaves.column(LEAF_OBJECT_ID).to_pylist()
     ):
         raise StorageFailure(
-            f"Cannot commit to {manifest.root}: the rows of its manifest are not where they should "
-            "be. Something else has written it. Nothing was changed."
+            f"Cannot commit to {manifest.root}: the rows of its manifest are not at their "
+            "addresses. Another program wrote it. Nothing was changed."
         )
     return rows
 
 
-def _listed_again(manifest: Manifest, new: pa.Table) -> list[DroppedLeaf]:
-    """The dropped partitions that are among new ones."""
+def _find_relisted(manifest: Manifest, new: pa.Table) -> list[DroppedLeaf]:
+    """Return the dropped leaves that the new rows list again."""
     names = new.filter(pc.equal(new.column("object_type"), "table")).column("object_id")
-    return list(dropped_leaves(manifest, names.to_pylist()).values())
+    return list(read_dropped_leaves(manifest, names.to_pylist()).values())
 
 
-def _on_their_branches(rows: pa.Table, found: pa.Table) -> pa.Table:
-    """The rows, each with the branch that its leaf is read from; no tag stands for a new version.
+def _set_branches(rows: pa.Table, found: pa.Table) -> pa.Table:
+    """Set the branch that each leaf is read from, and remove tags, which name older versions.
 
-    A manifest of the newest text has none of these columns.
+    A manifest of the newest format has neither column.
     """
     if READ_BRANCH in rows.column_names:
-        names, places = found.column(OBJECT_ID).to_pylist(), found.column(LOCATION).to_pylist()
-        located = dict(zip(names, places, strict=True))
+        names, locations = (
+            found.column(LEAF_OBJECT_ID).to_pylist(),
+            found.column(LEAF_LOCATION).to_pylist(),
+        )
+        located = dict(zip(names, locations, strict=True))
         branches = [
             branch_of(stored, located[name]) if name in located else None
             for name, stored in zip(
@@ -379,13 +439,13 @@ def _on_their_branches(rows: pa.Table, found: pa.Table) -> pa.Table:
                 strict=True,
             )
         ]
-        place = rows.column_names.index(READ_BRANCH)
-        rows = rows.set_column(place, READ_BRANCH, pa.array(branches, pa.string()))
+        index = rows.column_names.index(READ_BRANCH)
+        rows = rows.set_column(index, READ_BRANCH, pa.array(branches, pa.string()))
     return rows.drop_columns([name for name in (READ_TAG,) if name in rows.column_names])
 
 
-def _version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
-    said = {}
+def _build_version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
+    metadata = {}
     for leaf in leaves:
         facts: dict[str, Any] = {
             "operation": leaf.operation,
@@ -394,49 +454,48 @@ def _version_rows(leaves: Sequence[LeafVersion], number: int) -> pa.Table:
         }
         if leaf.main is not None:
             facts["main"] = leaf.main
-        said[f"{leaf.object_id}{SEPARATOR}{number}"] = json.dumps(facts)
+        metadata[f"{leaf.object_id}{SEPARATOR}{number}"] = json.dumps(facts)
     versions = pa.array([leaf.version for leaf in leaves], pa.uint64())
-    return history_rows(said, TABLE_VERSION).append_column("read_version", versions)
+    return build_history_rows(metadata, TABLE_VERSION_TYPE).append_column("read_version", versions)
 
 
-def _drop_rows(names: Sequence[str], number: int) -> pa.Table:
+def _build_drop_rows(names: Sequence[str], number: int) -> pa.Table:
     ids = pc.binary_join_element_wise(pa.array(names, pa.string()), str(number), SEPARATOR)
     return pa.table(
         {
             "object_id": ids,
-            "object_type": pa.repeat(pa.scalar(TABLE_VERSION), len(names)),
-            "metadata": pa.repeat(pa.scalar(DROP), len(names)),
+            "object_type": pa.repeat(pa.scalar(TABLE_VERSION_TYPE), len(names)),
+            "metadata": pa.repeat(pa.scalar(DROP_METADATA), len(names)),
         }
     )
 
 
-def leave_strong(manifest: Manifest) -> None:
-    """Take away in one commit all that only strong mode has.
+def remove_strong_rows(manifest: Manifest) -> None:
+    """Remove in one commit all rows and pins of strong mode, which has ended.
 
-    Rows may say what is to be read in weak mode too: where no strong time has just ended, that
-    stays.
+    Pins may also exist in weak mode; they stay if strong mode has not just ended.
     """
     if manifest.properties.mode == "strong":
-        # Another writer has gone back to it: what is there is its own.
+        # Another writer has returned to strong mode: the rows are its own.
         return
     columns = manifest.dataset.schema.names
-    pinned = is_pinned(columns) if manifest.has_left_strong else "false"
-    # Whoever repeats a transaction finds its marker, whatever the mode was meanwhile.
+    pinned = build_pin_filter(columns) if manifest.has_stale_strong_rows else "false"
+    # Markers stay, so that a repeated transaction finds its own in any mode.
     ours = (
-        f"object_type IN ('{TABLE_VERSION}', '{DROPPED}') OR "
-        f"(object_type = '{PHALANX}' AND object_id NOT LIKE '{MARKER}{SEPARATOR}%' "
-        f"AND object_id NOT LIKE '{LEAVING}%')"
+        f"object_type IN ('{TABLE_VERSION_TYPE}', '{DROPPED_TYPE}') OR "
+        f"(object_type = '{PHALANX_TYPE}' AND object_id NOT LIKE '{MARKER_ROW}{SEPARATOR}%' "
+        f"AND object_id NOT LIKE '{LEAVING_PREFIX}%')"
     )
-    rows = manifest.table(f"{ours} OR ({pinned})", with_row_address=True)
+    rows = manifest.read_rows(f"{ours} OR ({pinned})", with_row_address=True)
     if not rows.num_rows:
         return
     tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
     cleared = [field.name for field in PIN_COLUMNS if field.name in columns]
-    change(manifest, tables.drop_columns(cleared), rows.column(ADDRESS).to_numpy())
-    reach(Step.STRONG_ROWS_REMOVED)
+    replace_rows(manifest, tables.drop_columns(cleared), rows.column(LANCE_ROW_ADDRESS).to_numpy())
+    fault_point(FaultPoint.STRONG_ROWS_REMOVED)
 
 
-def _time(last: str) -> str:
-    """Now; but later than the last snapshot, whatever the clocks of the writers say."""
+def _next_time(last: str) -> str:
+    """Return the current time, but later than the last snapshot, regardless of the clocks."""
     now = max(datetime.now(UTC), datetime.fromisoformat(last) + timedelta(microseconds=1))
     return now.isoformat(timespec="microseconds")

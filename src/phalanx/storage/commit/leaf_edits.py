@@ -1,8 +1,8 @@
-"""Rows of a leaf that others replace: found, computed and written, and nothing is committed.
+"""Edits of leaves: find rows, compute their new values and write them, without committing.
 
-A row that stays in its partition is written to the same leaf, in a file for such rows only. A row
-whose partition values change is put aside, with the place that it had, for whoever writes it where
-it belongs.
+A row that stays in its partition is written to a new file of the same leaf, which has only such
+rows. A row whose partition values change is buffered together with its origin, so that the
+statement can write it to its new leaf.
 """
 
 from __future__ import annotations
@@ -18,208 +18,219 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
 from phalanx.errors import CommitConflict
-from phalanx.model.schema.rows import readable
-from phalanx.storage.commit.writing import LeafWrite, Replacement
+from phalanx.model.schema.rows import make_readable
+from phalanx.storage.commit.writing import LeafWrite, RowReplacement
 from phalanx.storage.leaf import leaf
-from phalanx.storage.leaf.leaf import OFFSET_BITS, Change
-from phalanx.storage.streams.shuffle import for_writing
-from phalanx.storage.streams.spill_buffer import Parked, Shelf
+from phalanx.storage.leaf.leaf import OFFSET_BITS, FragmentChange
+from phalanx.storage.manifest.rows import RowAddresses
+from phalanx.storage.streams.shuffle import resize_for_writing
+from phalanx.storage.streams.spill_buffer import SpillBudget, SpillBuffer
 
-Addresses = npt.NDArray[np.uint64]
-# Where rows that move came from; no column of a table has a dot in its name.
-LEAF, ADDRESS = ".leaf", ".address"
-_NOWHERE = np.empty(0, np.uint64)
+# The origin of moved rows; no column of a table has a dot in its name.
+ORIGIN_LEAF, ORIGIN_ADDRESS = ".leaf", ".address"
+_NO_ADDRESSES = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
-    """Rows that go, and those that come in their place (None: none do), in the same order.
+class EditedBatch:
+    """The addresses of rows to remove and, in the same order, their new rows (None: deleted).
 
-    `moves` tells which of them belong to another partition (None: none do).
+    `is_moved` says which new rows belong to another partition (None: no row does).
     """
 
-    addresses: Addresses
+    addresses: RowAddresses
     rows: pa.RecordBatch | None = None
-    moves: npt.NDArray[np.bool_] | None = None
+    is_moved: npt.NDArray[np.bool_] | None = None
 
 
-# What becomes of rows of a leaf, of some fragments or all.
-Editor = Callable[[lance.LanceDataset, list[lance.LanceFragment] | None], Iterator[Edited]]
+# Computes the edits of a leaf, in some fragments or in all.
+Editor = Callable[[lance.LanceDataset, list[lance.LanceFragment] | None], Iterator[EditedBatch]]
 
 
-def moved_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of rows that move: the table's, and where they were."""
-    return pa.schema([*schema, (LEAF, pa.int32()), (ADDRESS, pa.uint64())])
+def with_origin_columns(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of moved rows: the columns of the table, and their origin."""
+    return pa.schema([*schema, (ORIGIN_LEAF, pa.int32()), (ORIGIN_ADDRESS, pa.uint64())])
 
 
 @dataclass(frozen=True, slots=True)
 class LeafEdit:
-    """A leaf that is planned to be edited; `number` tells it among those of the statement."""
+    """A planned edit of a leaf; `number` identifies the leaf within the statement."""
 
     number: int
     write: LeafWrite
     editor: Editor
     schema: pa.Schema
 
-    def run(self, dataset: lance.LanceDataset, shelf: Shelf) -> EditedLeaf:
+    def run(self, dataset: lance.LanceDataset, budget: SpillBudget) -> EditedLeaf:
         """Find the rows in a version of the leaf, and write those that stay in it."""
-        return self._run(dataset, Parked(shelf, moved_schema(self.schema)), None)
+        return self._run(dataset, SpillBuffer(budget, with_origin_columns(self.schema)), None)
 
-    def again(
-        self, dataset: lance.LanceDataset, before: EditedLeaf, ours: Collection[str]
+    def rerun(
+        self, dataset: lance.LanceDataset, before: EditedLeaf, moved_files: Collection[str]
     ) -> EditedLeaf:
-        """The same in a later version, where others were first; what was moved stays moved.
+        """Run the edit again on a later version, after other writers changed the leaf.
 
-        `ours` are the files that rows were moved to, which are not edited again.
+        Moved rows stay moved. `moved_files` contain rows that this statement moved to the leaf;
+        they are not edited again.
         """
         fragments = [
             each
             for each in dataset.get_fragments()
-            if not any(file.path in ours for file in each.metadata.files)
+            if not any(file.path in moved_files for file in each.metadata.files)
         ]
         before.check_moved(dataset)
         found = self._run(dataset, None, fragments)
-        return replace(found, given=before.given, moved=before.moved, files=before.files)
+        return replace(
+            found,
+            moved_out=before.moved_out,
+            moved_rows=before.moved_rows,
+            fragments_before=before.fragments_before,
+        )
 
     def _run(
         self,
         dataset: lance.LanceDataset,
-        moved: Parked | None,
+        moved: SpillBuffer | None,
         fragments: list[lance.LanceFragment] | None,
     ) -> EditedLeaf:
-        kept: list[Addresses] = []
-        given: list[Addresses] = []
+        edited: list[RowAddresses] = []
+        moved_out: list[RowAddresses] = []
         failure: list[BaseException] = []
 
-        def staying() -> Iterator[pa.RecordBatch]:
-            for piece in self.editor(dataset, fragments):
-                moves = piece.moves
-                if moves is None or not moves.any():
-                    kept.append(piece.addresses)
-                    if piece.rows is not None:
-                        yield piece.rows
+        def edit_rows() -> Iterator[pa.RecordBatch]:
+            for batch in self.editor(dataset, fragments):
+                is_moved = batch.is_moved
+                if is_moved is None or not is_moved.any():
+                    edited.append(batch.addresses)
+                    if batch.rows is not None:
+                        yield batch.rows
                     continue
-                assert piece.rows is not None
+                assert batch.rows is not None
                 if moved is not None:
-                    given.append(piece.addresses[moves])
-                    moved.add(self._with_places(piece))
-                stays = ~moves
+                    moved_out.append(batch.addresses[is_moved])
+                    moved.add(self._with_origins(batch))
+                stays = ~is_moved
                 if stays.any():
-                    kept.append(piece.addresses[stays])
-                    yield readable(piece.rows).filter(pa.array(stays))
+                    edited.append(batch.addresses[stays])
+                    yield make_readable(batch.rows).filter(pa.array(stays))
 
-        def told() -> Iterator[pa.RecordBatch]:
-            # Lance would make any error one of its own.
+        def capture_errors() -> Iterator[pa.RecordBatch]:
+            # Lance would replace any error by one of its own.
             try:
                 names = dataset.schema.names
-                yield from for_writing(rows.select(names) for rows in staying())
+                yield from resize_for_writing(rows.select(names) for rows in edit_rows())
             except BaseException as error:
                 failure.append(error)
                 raise
 
-        written = _written(dataset, self.write, told(), failure)
+        written = _write_files(dataset, self.write, capture_errors(), failure)
         return EditedLeaf(
             self,
             int(dataset.version),
-            _joined(kept),
+            _concatenate(edited),
             written,
-            _joined(given),
+            _concatenate(moved_out),
             moved,
-            {each.fragment_id: each.metadata for each in dataset.get_fragments()} if given else {},
+            {each.fragment_id: each.metadata for each in dataset.get_fragments()}
+            if moved_out
+            else {},
         )
 
-    def _with_places(self, piece: Edited) -> pa.RecordBatch:
-        assert piece.rows is not None
-        assert piece.moves is not None
-        rows = readable(piece.rows).filter(pa.array(piece.moves))
-        places = [
+    def _with_origins(self, batch: EditedBatch) -> pa.RecordBatch:
+        assert batch.rows is not None
+        assert batch.is_moved is not None
+        rows = make_readable(batch.rows).filter(pa.array(batch.is_moved))
+        origins = [
             pa.repeat(pa.scalar(self.number, pa.int32()), rows.num_rows),
-            pa.array(piece.addresses[piece.moves]),
+            pa.array(batch.addresses[batch.is_moved]),
         ]
         return pa.RecordBatch.from_arrays(
-            [*rows.columns, *places], schema=moved_schema(self.schema)
+            [*rows.columns, *origins], schema=with_origin_columns(self.schema)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class EditedLeaf:
-    """What became of a leaf in one version of it.
+    """The result of an edit on one version of a leaf.
 
-    Rows at `kept` are gone, and unless they are deleted those in `fragments` stand for them, in
-    the same order; rows at `given` are in `moved`. `files` are those of the leaf, if any moved.
+    Rows at `edited` are deleted or replaced by the rows in `fragments`, in the same order. Rows at
+    `moved_out` are replaced by `moved_rows`. `fragments_before` has the fragments of the version if
+    rows moved.
     """
 
     edit: LeafEdit
     version: int
-    kept: Addresses
+    edited: RowAddresses
     fragments: tuple[FragmentMetadata, ...]
-    given: Addresses
-    moved: Parked | None
-    files: dict[int, FragmentMetadata]
+    moved_out: RowAddresses
+    moved_rows: SpillBuffer | None
+    fragments_before: dict[int, FragmentMetadata]
 
     @property
-    def rows(self) -> int:
-        """How many rows are gone."""
-        return len(self.kept) + len(self.given)
+    def rows_removed(self) -> int:
+        """The number of rows removed from the leaf."""
+        return len(self.edited) + len(self.moved_out)
 
-    def write(self, ours: Collection[str]) -> LeafWrite:
-        """The change of the leaf, after rows that move here came in these files."""
-        replacements: tuple[Replacement, ...] = ()
+    def to_leaf_write(self, moved_files: Collection[str]) -> LeafWrite:
+        """Return the write that applies the edit, given the files with rows moved to the leaf."""
+        replacements: tuple[RowReplacement, ...] = ()
         if self.fragments:
             old = pa.table(
                 {
-                    "leaf": pa.repeat(pa.scalar(0, pa.int32()), len(self.kept)),
-                    "address": pa.array(self.kept),
+                    "leaf": pa.repeat(pa.scalar(0, pa.int32()), len(self.edited)),
+                    "address": pa.array(self.edited),
                 }
             )
-            replacements = (Replacement(self.fragments, (self.edit.write.object_id,), old),)
+            replacements = (RowReplacement(self.fragments, (self.edit.write.object_id,), old),)
         return replace(
             self.edit.write,
-            deletion=lambda dataset: self.change(dataset, ours),
-            edits=True,
-            gives=len(self.given) > 0,
+            deletion=lambda dataset: self.to_change(dataset, moved_files),
+            is_edit=True,
+            moves_rows_out=len(self.moved_out) > 0,
             replacements=replacements,
         )
 
-    def change(self, dataset: lance.LanceDataset, ours: Collection[str]) -> Change:
-        """The files that come, and the rows that go, in one commit on top of a version."""
+    def to_change(
+        self, dataset: lance.LanceDataset, moved_files: Collection[str]
+    ) -> FragmentChange:
+        """Return the files to add and the rows to remove on top of a version."""
         found = self
         if dataset.version != self.version:
-            found = self.edit.again(dataset, self, ours)
-        gone = np.concatenate([found.kept, found.given])
-        return replace(leaf.deletion_by_address(dataset, gone), new=found.fragments)
+            found = self.edit.rerun(dataset, self, moved_files)
+        gone = np.concatenate([found.edited, found.moved_out])
+        return replace(leaf.write_deletions_at(dataset, gone), new=found.fragments)
 
     def check_moved(self, dataset: lance.LanceDataset) -> None:
-        """Refuse to go on where rows that were moved are not where they were."""
+        """Refuse to continue if another writer changed fragments that rows were moved out of."""
         now = {each.fragment_id: each.metadata for each in dataset.get_fragments()}
-        for number in np.unique(self.given >> OFFSET_BITS).tolist():
-            before = self.files[number]
+        for number in np.unique(self.moved_out >> OFFSET_BITS).tolist():
+            before = self.fragments_before[number]
             if number in now and now[number] == before:
                 continue
             raise CommitConflict(
                 f"Another writer changed rows of {self.edit.write.location} while they were moved "
-                "to other partitions: they are there as they were before, too."
+                "to other partitions: their old versions are still there, too."
             )
 
 
-def _written(
+def _write_files(
     dataset: lance.LanceDataset,
     write: LeafWrite,
     batches: Iterator[pa.RecordBatch],
     failure: Sequence[BaseException],
 ) -> tuple[FragmentMetadata, ...]:
-    """The rows in files of the leaf; none if there are no rows."""
+    """Write the rows to files of the leaf; no files if there are no rows."""
     first = next(batches, None)
     if first is None:
         return ()
     reader = pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
     try:
-        return leaf.write(dataset, write.location, reader)
+        return leaf.write_files(dataset, write.location, reader)
     except (OSError, ValueError):
         if failure:
             raise failure[0] from None
         raise
 
 
-def _joined(parts: Sequence[Addresses]) -> Addresses:
-    return np.concatenate([_NOWHERE, *parts])
+def _concatenate(parts: Sequence[RowAddresses]) -> RowAddresses:
+    return np.concatenate([_NO_ADDRESSES, *parts])

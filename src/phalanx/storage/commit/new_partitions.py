@@ -1,4 +1,4 @@
-"""Partitions that a transaction makes: leaves of its own, or those of partitions once dropped."""
+"""Partitions that a transaction creates, with new leaves or those of dropped partitions."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.model.specs.partition_key import PartitionKey, keys_of
+from phalanx.model.specs.partition_key import PartitionKey, read_keys
 from phalanx.storage.commit.publishing import check_main, locations_of
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.manifest.dropped import DroppedLeaf, dropped_leaves
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.leaf.leaf import LeafCreator
+from phalanx.storage.manifest.dropped import DroppedLeaf, read_dropped_leaves
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.storage.manifest.partition_rows import new_partitions
-from phalanx.storage.new_leaves import NewLeaves
+from phalanx.storage.manifest.partition_rows import build_partition_rows
 from phalanx.storage.state.naming import leaf_directory
 
 
 @dataclass(frozen=True, slots=True)
-class MadePartition:
-    """A leaf without rows; `before` tells what it was when it was dropped, if it was.
+class NewPartition:
+    """An empty leaf; `dropped` is its former state if it is reused from a dropped partition.
 
-    `main` is the version that its main branch shows.
+    `main` is the newest version of its main branch.
     """
 
     key: PartitionKey
@@ -32,14 +32,14 @@ class MadePartition:
     location: Location
     version: int
     main: int
-    before: DroppedLeaf | None
+    dropped: DroppedLeaf | None
 
 
 @dataclass(frozen=True, slots=True)
-class MadePartitions:
-    """Leaves, and the rows that list them and their namespaces in a manifest."""
+class NewPartitions:
+    """New partitions, and the manifest rows that list them and their namespaces."""
 
-    leaves: list[MadePartition]
+    leaves: list[NewPartition]
     rows: pa.Table
 
     @property
@@ -48,58 +48,58 @@ class MadePartitions:
         return {each.object_id: each.version for each in self.leaves}
 
 
-def made_partitions(
+def create_partitions(
     base: Manifest,
     manifest: Manifest,
     missing: pa.Table,
-    new: NewLeaves,
+    new: LeafCreator,
     dropped: Mapping[str, int],
-) -> MadePartitions:
-    """Make the leaves that a manifest lacks, and go on with those that were dropped.
+) -> NewPartitions:
+    """Create the leaves of missing partitions, or reuse those of dropped ones.
 
-    `dropped` has the versions of those that the manifest lacks since the base, where they were.
+    `dropped` has the versions of leaves that the transaction itself dropped since `base`.
     """
-    rows = new_partitions(manifest, missing, new.directory)
+    rows = build_partition_rows(manifest, missing, new.choose_directory)
     tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
     names = tables.column("object_id").to_pylist()
-    before = dropped_leaves(base, [name for name in names if name not in dropped])
+    before = read_dropped_leaves(base, [name for name in names if name not in dropped])
     since = [name for name in names if name in dropped]
     for name, location in locations_of(base, since).items():
         before[name] = DroppedLeaf(name, location, dropped[name])
     schema, root = manifest.properties.schema, manifest.root
 
-    def make(place: int) -> MadePartition:
-        name, directory = names[place], tables.column("location")[place].as_py()
+    def make(index: int) -> NewPartition:
+        name, directory = names[index], tables.column("location")[index].as_py()
         known = before.get(name)
         if known is None:
-            location = root.child(directory)
+            location = root.leaf(directory)
             version = main = new.create(location, schema)
         else:
             location = known.location
             main = check_main(base, name, location, known.version)
-            version = known.without_rows(schema)
-        return MadePartition(
-            keys[place], missing.slice(place, 1), name, location, version, main, known
+            version = known.stage_empty(schema)
+        return NewPartition(
+            keys[index], missing.slice(index, 1), name, location, version, main, known
         )
 
-    keys = list(keys_of(missing))
-    leaves = in_parallel(make, range(len(names)))
-    places = {each.object_id: each.location.uri.removeprefix(f"{root.uri}/") for each in leaves}
-    return MadePartitions(leaves, _located(rows, places))
+    keys = list(read_keys(missing))
+    leaves = map_parallel(make, range(len(names)))
+    locations = {each.object_id: each.location.uri.removeprefix(f"{root.uri}/") for each in leaves}
+    return NewPartitions(leaves, _set_locations(rows, locations))
 
 
-def rows_of_made(
-    manifest: Manifest, keys: pa.Table, places: Sequence[str]
+def build_leaf_rows(
+    manifest: Manifest, keys: pa.Table, locations: Sequence[str]
 ) -> tuple[pa.Table, list[str]]:
-    """The rows that list leaves at these places, and their object ids, by their partition keys."""
-    rows = new_partitions(manifest, keys, leaf_directory)
+    """Build the rows that list leaves with these keys and locations; also their object ids."""
+    rows = build_partition_rows(manifest, keys, leaf_directory)
     tables = rows.filter(pc.equal(rows.column("object_type"), "table"))
     names = tables.column("object_id").to_pylist()
-    return _located(rows, dict(zip(names, places, strict=True))), names
+    return _set_locations(rows, dict(zip(names, locations, strict=True))), names
 
 
-def _located(rows: pa.Table, places: Mapping[str, str]) -> pa.Table:
-    """The rows of tables, each at its place."""
-    column = [places.get(name) for name in rows.column("object_id").to_pylist()]
+def _set_locations(rows: pa.Table, locations: Mapping[str, str]) -> pa.Table:
+    """Set the location of each table row."""
+    column = [locations.get(name) for name in rows.column("object_id").to_pylist()]
     where = rows.column_names.index("location")
     return rows.set_column(where, "location", pa.array(column, pa.string()))

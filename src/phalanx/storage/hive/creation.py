@@ -1,4 +1,4 @@
-"""New tables in the Hive-style layout, and new leaves: of several that make one, one does."""
+"""Creation of tables and leaves in the Hive-style layout; one of several creators succeeds."""
 
 from __future__ import annotations
 
@@ -7,91 +7,100 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from phalanx.errors import CommitConflict, NotPartitioned, PhalanxError
-from phalanx.model.specs.hive_properties import IS_PARTITIONED, HiveProperties
-from phalanx.storage.commit.writing import MainBranches
+from phalanx.model.specs.hive_properties import HIVE_IS_PARTITIONED, HiveProperties
+from phalanx.model.specs.partition_key import read_keys
+from phalanx.storage.commit.writing import WeakTarget
 from phalanx.storage.hive.files import HiveFiles
-from phalanx.storage.hive.root import HiveRoot, manifest_properties, open_root, stored_properties
-from phalanx.storage.lance.fault_points import Step, reach
-from phalanx.storage.lance.location import Location, new_cache
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.lance.retries import is_lost_race
-from phalanx.storage.manifest.manifest import DIRECTORY, Manifest
-from phalanx.storage.new_leaves import NewLeaves, created_once
-from phalanx.storage.state.table_state import LeafListing
+from phalanx.storage.hive.root import (
+    HiveRoot,
+    open_table_state,
+    read_manifest_properties,
+    read_stored_properties,
+)
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
+from phalanx.storage.lance.location import Location, create_session
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.lance.retries import is_commit_conflict
+from phalanx.storage.leaf.leaf import LeafCreator, create_leaf_once
+from phalanx.storage.manifest.manifest import MANIFEST_DIRECTORY, Manifest
+from phalanx.storage.state.table_state import TableState
 
 
-def create(root: Location, properties: HiveProperties) -> HiveRoot:
-    """A new table without partitions; its properties are where a manifest is, else in a file."""
+def create_hive_table(root: Location, properties: HiveProperties) -> HiveRoot:
+    """Create a table without partitions; its properties go to a manifest if one exists."""
     try:
-        open_root(root)
+        open_table_state(root)
     except NotPartitioned:
         pass
     else:
-        raise _taken(root)
-    stated = properties.to_properties()
-    in_manifest = manifest_properties(root)
+        raise _already_exists(root)
+    raw_properties = properties.to_properties()
+    in_manifest = read_manifest_properties(root)
     if in_manifest is None:
-        made = HiveFiles(root).create_properties(stated)
+        made = HiveFiles(root).create_properties(raw_properties)
     else:
-        made = IS_PARTITIONED not in in_manifest and _put(root, stated)
+        made = HIVE_IS_PARTITIONED not in in_manifest and _put_properties(root, raw_properties)
     if not made:
-        raise _taken(root)
-    reach(Step.MANIFEST_CREATED)
-    return HiveRoot(root, stated, has_manifest=in_manifest is not None)
+        raise _already_exists(root)
+    fault_point(FaultPoint.MANIFEST_CREATED)
+    return HiveRoot(root, raw_properties, has_manifest=in_manifest is not None)
 
 
 def check_not_hive(root: Location) -> None:
-    """Refuse a root where a table in the Hive-style layout is."""
-    if IS_PARTITIONED in (stored_properties(root) or {}):
-        raise _taken(root)
+    """Refuse a root that has a table in the Hive-style layout."""
+    if HIVE_IS_PARTITIONED in (read_stored_properties(root) or {}):
+        raise _already_exists(root)
 
 
-def _taken(root: Location) -> PhalanxError:
+def _already_exists(root: Location) -> PhalanxError:
     return PhalanxError(
         f"Cannot create {root}: a table exists there. Open it with phalanx.open, or choose "
         "another path."
     )
 
 
-def _put(root: Location, stated: Mapping[str, str]) -> bool:
-    """Make the properties those of a manifest that has none; False if another was first."""
-    dataset = root.own(DIRECTORY).open(cache=new_cache())
-    if IS_PARTITIONED in dataset.metadata:
+def _put_properties(root: Location, raw_properties: Mapping[str, str]) -> bool:
+    """Write the properties to a manifest that has none; False if another writer was first."""
+    dataset = root.subfolder(MANIFEST_DIRECTORY).open(session=create_session())
+    if HIVE_IS_PARTITIONED in dataset.metadata:
         return False
     try:
-        dataset.update_metadata(dict[str, str | None](stated))
+        dataset.update_metadata(dict[str, str | None](raw_properties))
     except OSError as error:
-        if not is_lost_race(error):
+        if not is_commit_conflict(error):
             raise
         return False
     return True
 
 
-class HiveBranches(MainBranches):
-    """The leaves of the Hive-style layout: a commit to a main branch is seen at once."""
+class HiveTarget(WeakTarget):
+    """Applies writes to the leaves of the Hive-style layout, each visible at once."""
 
-    def ensure_partitions(self, keys: pa.Table, new: NewLeaves) -> None:
-        """Create the leaves that are missing; who creates one at the same time finds it."""
-        root = self.manifest
+    def ensure_partitions(self, keys: pa.Table, new: LeafCreator) -> None:
+        """Create the missing leaves; concurrent creators share them."""
+        root = self.state
         assert isinstance(root, HiveRoot)
-        missing = root.missing(keys)
+        missing = root.select_missing_keys(keys)
         if missing.num_rows:
             root.check_current()
-            stored = root.hive.stored
-            in_parallel(
-                lambda location: created_once(root.root.child(location), stored),
-                root.new_leaves(missing),
+            stored = root.hive.leaf_schema
+            map_parallel(
+                lambda location: create_leaf_once(root.root.leaf(location), stored),
+                root.locations_for(missing),
             )
-            now = root.latest()
-            if not isinstance(now, HiveRoot) or now.missing(keys).num_rows:
+            now = root.load_latest()
+            if not isinstance(now, HiveRoot) or now.select_missing_keys(keys).num_rows:
                 raise CommitConflict(
-                    f"Cannot write to {root.root}: partitions of it are being removed, or it was "
-                    "upgraded. Look at the table as it is now, and write again."
+                    f"Cannot write to {root.root}: its partitions are being removed, or it was "
+                    "upgraded. Look at the table as it is now, and write again.",
+                    partitions=read_keys(keys),
                 )
-            self.manifest = now
+            self.state = now
 
 
-def main_branches(manifest: LeafListing, complete: Callable[[Manifest], Manifest]) -> MainBranches:
-    """The leaves of a table as weak mode writes them; `complete` ends a change of the mode."""
-    kind = HiveBranches if isinstance(manifest, HiveRoot) else MainBranches
-    return kind(manifest, complete)
+def make_weak_target(
+    state: TableState, complete_mode_change: Callable[[Manifest], Manifest]
+) -> WeakTarget:
+    """Return a target for weak writes to a table in any layout."""
+    kind = HiveTarget if isinstance(state, HiveRoot) else WeakTarget
+    return kind(state, complete_mode_change)

@@ -1,9 +1,9 @@
-"""What fails below Phalanx, told as one clear message.
+"""Translation of errors from Lance and the store into `StorageFailure` with one clear message.
 
-Two guards stand between Lance and a user. `reading` is around code that only reads what is stored:
-what fails there is a failure of the store, but for mistakes of Phalanx itself, which pass as they
-are. `told` is around whole calls, which may also run
-over data of the caller: there only what is certainly Lance's becomes a `StorageFailure`.
+`translate_read_errors` is for code that only reads stored data: every error there is a failure of
+the store, except bugs in Phalanx itself, which pass unchanged. `translate_errors` is for whole
+calls, which may also process data of the caller: it translates only what certainly comes from
+Lance.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
-from phalanx.errors import PhalanxError, StorageFailure, without_secrets
+from phalanx.errors import PhalanxError, StorageFailure, hide_secrets
 from phalanx.storage.lance.forks import check_fork
 
-Item = TypeVar("Item")
-Method = TypeVar("Method", bound=Callable[..., Any])
+_Item = TypeVar("_Item")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
-# Lance adds the place in its own source code.
-_SOURCE_PLACE = re.compile(r",? ?(/\S+|rust/\S+)\.rs:\d+(:\d+)?")
-_GONE = re.compile(r"not found|no such file|not there", re.IGNORECASE)
-_WRAPPING = re.compile(r"^(?:External error: |LanceError\(\w+\): |Generic \w+ error: )+")
-# What decoders raise over bytes that nobody wrote: from Rust, from Arrow, and from Python's own.
-_FAILURES = (
+# Lance appends the position in its source code.
+_SOURCE_LINE = re.compile(r",? ?(/\S+|rust/\S+)\.rs:\d+(:\d+)?")
+_MISSING_FILE = re.compile(
+    r"not found|no such file|one of its files is missing|The partition at .* missing", re.IGNORECASE
+)
+_PREFIXES = re.compile(r"^(?:External error: |LanceError\(\w+\): |Generic \w+ error: )+")
+# What decoders raise for damaged bytes: those of Rust, of Arrow and of Python.
+_READ_ERRORS = (
     OSError,
     ValueError,
     RuntimeError,
@@ -41,38 +43,38 @@ _FAILURES = (
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
-    """Turn an error of Lance into `StorageFailure`; errors of the caller's own data pass."""
+def translate_errors(what: str) -> Iterator[None]:
+    """Raise errors of Lance as `StorageFailure`; errors in the caller's data pass."""
     check_fork()
     try:
         yield
     except PhalanxError:
         raise
     except BaseException as error:
-        if not is_lances(error):
+        if not is_lance_error(error):
             raise
-        raise StorageFailure(f"Cannot {what}: {plain_reason(error)}") from error
+        raise StorageFailure(f"Cannot {what}: {summarize_error(error)}") from error
 
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Turn every error of code that only reads what is stored into `StorageFailure`.
+def translate_read_errors(what: str) -> Iterator[None]:
+    """Raise every error of code that only reads stored data as `StorageFailure`.
 
-    A failed lookup or assertion in a line of Phalanx is a mistake there, and not damage: lines that
-    look into what may be damaged check what they find.
+    A failed lookup or assertion in a line of Phalanx is a bug and not damage, and passes: code that
+    reads possibly damaged data checks what it finds.
     """
     try:
         yield
     except PhalanxError:
         raise
     except BaseException as error:
-        if not (isinstance(error, _FAILURES) or is_panic(error)) or _is_mistake(error):
+        if not (isinstance(error, _READ_ERRORS) or is_panic(error)) or _is_own_bug(error):
             raise
-        raise StorageFailure(f"Cannot {what}: {_why(error)}") from error
+        raise StorageFailure(f"Cannot {what}: {_explain(error)}") from error
 
 
-def _is_mistake(error: BaseException) -> bool:
-    """Whether a line of Phalanx looked up what is not there, or asserted what does not hold."""
+def _is_own_bug(error: BaseException) -> bool:
+    """Whether a lookup or assertion failed in a line of Phalanx."""
     if not isinstance(error, LookupError | AssertionError):
         return False
     trace = error.__traceback__
@@ -82,33 +84,33 @@ def _is_mistake(error: BaseException) -> bool:
     return module.partition(".")[0] == __name__.partition(".")[0]
 
 
-def _why(error: BaseException) -> str:
-    if is_gone(error):
+def _explain(error: BaseException) -> str:
+    if is_missing_file(error):
         return (
-            "a file of it is not there any more. A vacuum removed the version that was being "
-            "read, or something removed files past Phalanx. Read the table again; if that fails "
-            f"too, restore the files from a copy. The file: {plain_reason(error)}"
+            "one of its files is missing. Vacuum removed the version that was being read, or files "
+            "were removed outside Phalanx. Read the table again; if that fails too, restore the "
+            f"files from a copy. The file: {summarize_error(error)}"
         )
     return (
-        f"{plain_reason(error)} If the file is damaged, verify() says what else is: restore it "
-        "from a copy."
+        f"{summarize_error(error)} If the file is damaged, restore it from a copy; verify() lists "
+        "all damaged files."
     )
 
 
-def is_gone(error: BaseException) -> bool:
-    """Whether the error says that a file, or a version of a leaf, is not there."""
-    return _GONE.search(str(error)) is not None
+def is_missing_file(error: BaseException) -> bool:
+    """Whether the error says that a file, or a version of a leaf, does not exist."""
+    return _MISSING_FILE.search(str(error)) is not None
 
 
-def reading_each(items: Iterable[Item], what: str) -> Iterator[Item]:
-    """The items as they come, and `reading` around the work for each of them.
+def read_each(items: Iterable[_Item], what: str) -> Iterator[_Item]:
+    """Yield the items, with `translate_read_errors` around producing each of them.
 
-    What the caller does with an item is not guarded.
+    What the caller does with an item is not covered.
     """
-    with reading(what):
+    with translate_read_errors(what):
         source = iter(items)
     while True:
-        with reading(what):
+        with translate_read_errors(what):
             try:
                 item = next(source)
             except StopIteration:
@@ -116,11 +118,11 @@ def reading_each(items: Iterable[Item], what: str) -> Iterator[Item]:
         yield item
 
 
-class Guarded:
-    """What a user holds: no error of the store below leaves a public method or property of it.
+class ErrorTranslator:
+    """Base class of objects that users hold: no error of the store leaves their public interface.
 
-    A class that is made of this one guards itself with `told`, generators included. What could
-    not be done is told by the method's name; `tells` gives it other words.
+    Every public method and property of a subclass runs inside `translate_errors`, generators
+    included. By default the message names the method; `describe_as` gives it other words.
     """
 
     __slots__ = ()
@@ -129,69 +131,69 @@ class Guarded:
         super().__init_subclass__(**options)
         for name, member in list(vars(cls).items()):
             if not name.startswith("_"):
-                setattr(cls, name, _guarded(name, member))
+                setattr(cls, name, _wrap_member(name, member))
 
-    def _stored_at(self) -> object:
-        """Where it is, for messages; no storage is asked for it."""
+    def _error_location(self) -> object:
+        """Return the location for messages, without accessing storage."""
         raise NotImplementedError
 
 
-def tells(what: str) -> Callable[[Method], Method]:
-    """Errors of the store below become one message that says what could not be done."""
+def describe_as(what: str) -> Callable[[_Method], _Method]:
+    """Translate errors in a method; the message says that it could not do `what`."""
 
-    def wrap(method: Method) -> Method:
+    def wrap(method: _Method) -> _Method:
         @functools.wraps(method)
-        def call(self: Guarded, *arguments: Any, **options: Any) -> Any:
-            with told(f"{what} {self._stored_at()}"):
+        def call(self: ErrorTranslator, *arguments: Any, **options: Any) -> Any:
+            with translate_errors(f"{what} {self._error_location()}"):
                 return method(self, *arguments, **options)
 
         @functools.wraps(method)
-        def iterate(self: Guarded, *arguments: Any, **options: Any) -> Any:
-            with told(f"{what} {self._stored_at()}"):
+        def iterate(self: ErrorTranslator, *arguments: Any, **options: Any) -> Any:
+            with translate_errors(f"{what} {self._error_location()}"):
                 yield from method(self, *arguments, **options)
 
         guarded = iterate if inspect.isgeneratorfunction(method) else call
         guarded.is_guarded = True  # type: ignore[attr-defined]
-        return cast(Method, guarded)
+        return cast(_Method, guarded)
 
     return wrap
 
 
-def _guarded(name: str, member: Any) -> Any:
+def _wrap_member(name: str, member: Any) -> Any:
     if isinstance(member, property) and member.fget is not None:
-        read = _unless_guarded(member.fget, f"tell the {name} of")
+        read = _wrap_method(member.fget, f"read the {name} of")
         return property(read, member.fset, member.fdel, member.__doc__)
     if isinstance(member, FunctionType):
-        return _unless_guarded(member, f"run {name}() on")
+        return _wrap_method(member, f"run {name}() on")
     return member
 
 
-def _unless_guarded(method: Callable[..., Any], what: str) -> Callable[..., Any]:
-    return method if hasattr(method, "is_guarded") else tells(what)(method)
+def _wrap_method(method: Callable[..., Any], what: str) -> Callable[..., Any]:
+    return method if hasattr(method, "is_guarded") else describe_as(what)(method)
 
 
-def is_lances(error: BaseException) -> bool:
-    """Whether the error comes from Lance: a panic, or it names itself or a place in its source."""
+def is_lance_error(error: BaseException) -> bool:
+    """Whether the error comes from Lance: a panic, or it names Lance or its source code."""
     if is_panic(error):
         return True
     if not isinstance(error, OSError | ValueError | RuntimeError | pa.ArrowException):
         return False
     text = str(error)
-    return "LanceError" in text or _SOURCE_PLACE.search(text) is not None
+    return "LanceError" in text or _SOURCE_LINE.search(text) is not None
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether it is a panic of native code, which Python's `Exception` does not include.
+    """Whether the error is a panic of native code, which is not a subclass of `Exception`.
 
-    Every extension has a class of its own for them.
+    Every extension module has its own class for panics.
     """
     return type(error).__module__ == "pyo3_runtime"
 
 
-def plain_reason(error: BaseException) -> str:
-    """The message in one line, without wrappings and places in foreign source code."""
+def summarize_error(error: BaseException) -> str:
+    """Return the message in one line, without wrappers and source positions."""
     text = str(error).strip() or type(error).__name__
     if isinstance(error, LookupError | AssertionError):
         text = f"{type(error).__name__}: {text}"
-    text = without_secrets(_WRAPPING.sub("", _SOURCE_PLACE.sub("", text)))
+    text = hide_secrets(_PREFIXES.sub("", _SOURCE_LINE.sub("", text)))
     return re.sub(r"\s*[\r\n]\s*", " ", text).strip().rstrip(".,") + "."

@@ -1,6 +1,6 @@
-"""The named steps of a commit: after each of them a writer may die, and the table is whole.
+"""Named points in a commit: a writer may die at any of them, and the table stays intact.
 
-Nothing happens at a step unless an observer is set, which tests do: they end the writer there.
+They have no effect unless an observer is set. Tests set one to end the writer at a point.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ from contextlib import contextmanager
 from enum import Enum, auto
 
 
-class Step(Enum):
-    """What has just become durable, or is about to be."""
+class FaultPoint(Enum):
+    """What has just become durable, or is about to."""
 
-    # Nobody sees these yet.
+    # Not visible to readers yet.
     MANIFEST_CREATED = auto()
     LEAF_CREATED = auto()
     FILES_WRITTEN = auto()
     DELETIONS_WRITTEN = auto()
     VERSION_STAGED = auto()
     UPDATES_WRITTEN = auto()
-    # The one commit: before it nothing is visible, after it everything.
+    # The manifest commit: nothing is visible before it, everything after it.
     COMMITTING = auto()
     MANIFEST_WRITTEN = auto()
     COMMITTED = auto()
-    # Main branches follow.
+    # Publishing to the main branches.
+    RESTORE_STAGED = auto()
     MAIN_RESTORED = auto()
     PUBLISHED = auto()
-    # Properties change before the leaves and the head do.
+    # Schema changes: properties change before the leaves and the head.
     COLUMNS_CHANGED = auto()
     PROPERTIES_CHANGED = auto()
     LEAF_ALIGNED = auto()
@@ -39,19 +40,19 @@ class Step(Enum):
     FILES_DELETED = auto()
 
 
-Observer = Callable[[Step], None]
+Observer = Callable[[FaultPoint], None]
 _observer: Observer | None = None
 
 
-def reach(step: Step) -> None:
-    """Tell whoever watches that this step is reached."""
+def fault_point(point: FaultPoint) -> None:
+    """Call the observer, if one is set, with the point that was reached."""
     if _observer is not None:
-        _observer(step)
+        _observer(point)
 
 
 @contextmanager
-def observed(observer: Observer) -> Iterator[None]:
-    """Call the observer at every step in this process, in whichever thread it is reached."""
+def observe_fault_points(observer: Observer) -> Iterator[None]:
+    """Call the observer at every fault point in this process, in any thread."""
     global _observer
     before, _observer = _observer, observer
     try:

@@ -1,8 +1,8 @@
-"""The files of a store: listed with their times, and deleted many at once.
+"""Listing of files with their modification times, and deletion in batches.
 
-Lance lists no times. The store's own clock gives them, and only times of one store are compared.
-On a file system nothing behind a symbolic link is listed or deleted: it belongs to whoever has it
-elsewhere. The folder itself may be a link.
+Lance does not list times. They come from the store's own clock: compare only times of one store.
+On a file system, nothing behind a symbolic link is listed or deleted, because it may belong to
+another table. The folder itself may be a link.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from obstore.store import LocalStore, from_url
 
 from phalanx.errors import PhalanxError, StorageFailure
 from phalanx.model.locations import SCHEME
-from phalanx.storage.lance.failures import plain_reason
+from phalanx.storage.lance.failures import summarize_error
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.ownership import local_path
-from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.lance.ownership import to_local_path
+from phalanx.storage.lance.parallel import map_parallel
 
-# What object stores take in one request.
-_BATCH = 1000
-# What only the folders of tables have in them.
-_MARKS_OF_TABLES = ("/__manifest/", "/_lance_partitioning.json")
-_LISTED_AT_ONCE = 10_000
-# Options of the connection; Lance takes them among those of the store.
-_OF_THE_CLIENT = {
+# The most paths that object stores delete in one request.
+_DELETE_BATCH = 1000
+# Paths that only the folders of tables contain.
+_TABLE_MARKERS = ("/__manifest/", "/_lance_partitioning.json")
+_LIST_CHUNK = 10_000
+# Options of the HTTP client, which Lance takes among the storage options.
+_CLIENT_OPTIONS = {
     "allow_http",
     "allow_invalid_certificates",
     "connect_timeout",
@@ -44,13 +44,15 @@ _OF_THE_CLIENT = {
     "timeout",
     "user_agent",
 }
-# Options that only Lance knows; how it uploads and retries changes nothing here.
-_OF_LANCE = ("lance_", "download_retry", "client_", "request_timeout", "new_table_")
+# With these prefixes Lance takes client options too, also from the environment.
+_STORE_PREFIXES = {"s3": "aws_", "az": "azure_", "abfss": "azure_", "gs": "google_"}
+# Options of Lance only, for uploads and retries; the store does not take them.
+_LANCE_OPTION_PREFIXES = ("lance_", "download_retry", "client_", "request_timeout", "new_table_")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file by its path below the folder that was listed."""
+    """A file, with its path relative to the listed folder."""
 
     path: str
     bytes: int
@@ -58,38 +60,40 @@ class StoredFile:
 
 
 class Folder:
-    """All that is stored below a location."""
+    """Everything stored below a location."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
-        self._path = local_path(location.uri)
-        self._store = None if self._path is not None else store_of(location)
+        self._path = to_local_path(location.uri)
+        self._store = None if self._path is not None else open_store(location)
 
-    def files(self) -> list[StoredFile]:
-        """Every file, at any depth: one listing, whatever the number of folders."""
-        with telling(f"list the files of {self.location}"):
+    def list_files(self) -> list[StoredFile]:
+        """List all files at any depth, in one listing."""
+        with translate_store_errors(f"list the files of {self.location}"):
             if self._store is None:
-                return list(self._local_files(""))
+                return list(self._list_local_files(""))
             return [
                 StoredFile(found["path"], found["size"], found["last_modified"])
-                for chunk in self._store.list(chunk_size=_LISTED_AT_ONCE)
+                for chunk in self._store.list(chunk_size=_LIST_CHUNK)
                 for found in chunk
             ]
 
-    def folders(self) -> list[str]:
-        """The names of the folders directly in it, in order; also of links to folders."""
-        with telling(f"list the folders of {self.location}"):
+    def list_folders(self) -> list[str]:
+        """List the names of the direct subfolders, sorted; includes links to folders."""
+        with translate_store_errors(f"list the folders of {self.location}"):
             if self._store is None:
-                with os.scandir(self._at("")) as entries:
+                with os.scandir(self._local_path("")) as entries:
                     return sorted(entry.name for entry in entries if entry.is_dir())
             found = self._store.list_with_delimiter()["common_prefixes"]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete files; those that are gone already are none the worse."""
-        batches = [paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH)]
-        with telling(f"delete files of {self.location}"):
-            in_parallel(self._delete, batches)
+        """Delete files; files that are already gone are ignored."""
+        batches = [
+            paths[start : start + _DELETE_BATCH] for start in range(0, len(paths), _DELETE_BATCH)
+        ]
+        with translate_store_errors(f"delete files of {self.location}"):
+            map_parallel(self._delete, batches)
 
     def _delete(self, paths: Sequence[str]) -> None:
         if self._store is None:
@@ -98,36 +102,36 @@ class Folder:
         try:
             self._store.delete(list(paths))
         except FileNotFoundError:
-            # Another vacuum was first with some of them.
+            # Another vacuum has deleted some of them.
             for path in paths:
                 with suppress(FileNotFoundError):
                     self._store.delete(path)
 
-    def remove_empty(self, folders: Iterable[str]) -> None:
-        """Remove folders without files, where the store has folders at all."""
+    def remove_empty_folders(self, folders: Iterable[str]) -> None:
+        """Remove folders without files, if the store has folders."""
         if self._store is not None:
             return
         for folder in folders:
             if self._is_behind_link(folder):
                 continue
-            for path, _, _ in os.walk(self._at(folder), topdown=False):
+            for path, _, _ in os.walk(self._local_path(folder), topdown=False):
                 with suppress(OSError):
                     os.rmdir(path)
 
     # ── on a file system ─────────────────────────────────────────────────────────────────────
 
-    def _at(self, path: str) -> str:
+    def _local_path(self, path: str) -> str:
         assert self._path is not None
         return os.path.join(self._path, path) if path else self._path
 
-    def _local_files(self, folder: str) -> Iterator[StoredFile]:
+    def _list_local_files(self, folder: str) -> Iterator[StoredFile]:
         waiting = [folder]
         while waiting:
             folder = waiting.pop()
             try:
-                entries = os.scandir(self._at(folder))
+                entries = os.scandir(self._local_path(folder))
             except FileNotFoundError:
-                # A vacuum has removed it since it was listed.
+                # A vacuum has removed it since the listing began.
                 continue
             with entries:
                 for entry in entries:
@@ -148,58 +152,68 @@ class Folder:
                 linked[parent] = self._is_behind_link(parent)
             if not linked[parent]:
                 with suppress(FileNotFoundError):
-                    os.unlink(self._at(path))
+                    os.unlink(self._local_path(path))
 
     def _is_behind_link(self, path: str) -> bool:
-        """Whether a path leads out of the folder, now that something is to be removed there."""
+        """Whether a path leads out of the folder at the time of the call."""
         steps = [step for step in path.split("/") if step]
         return any(
-            step == ".." or os.path.islink(self._at("/".join(steps[: depth + 1])))
+            step == ".." or os.path.islink(self._local_path("/".join(steps[: depth + 1])))
             for depth, step in enumerate(steps)
         )
 
 
-def tables_inside(paths: Iterable[str]) -> frozenset[str]:
-    """The folders below a root that are tables of their own, from the paths of all its files."""
+def find_nested_tables(paths: Iterable[str]) -> frozenset[str]:
+    """Return the folders below a root that are tables of their own, given all paths."""
     return frozenset(
-        path.partition(mark)[0] for path in paths for mark in _MARKS_OF_TABLES if mark in path
+        path.partition(mark)[0] for path in paths for mark in _TABLE_MARKERS if mark in path
     )
 
 
 def is_below(path: str, folders: Set[str]) -> bool:
-    """Whether a path is that of something in one of these folders."""
+    """Whether a path is inside one of these folders."""
     if not folders:
         return False
     steps = path.split("/")
     return any("/".join(steps[:depth]) in folders for depth in range(1, len(steps)))
 
 
-def store_of(location: Location) -> Any:
-    """The store below a location, whose paths are those of its files as they are."""
+def open_store(location: Location) -> Any:
+    """Open the object store of a location; its paths are relative to the location."""
     if not SCHEME.match(location.uri):
-        with telling(f"open {location}"):
+        with translate_store_errors(f"open {location}"):
             return LocalStore(location.uri)
-    options = location.storage_options or {}
-    client = {key: text for key, text in options.items() if key.lower() in _OF_THE_CLIENT}
+    prefix = _STORE_PREFIXES.get(location.uri.partition("://")[0].lower(), "")
+    options = {key.lower(): text for key, text in (location.storage_options or {}).items()}
+    environment = {key.lower(): text for key, text in os.environ.items()}
+    # obstore takes these options from nowhere else.
+    client = {
+        name: known[key]
+        for known in (environment, options)
+        for name in _CLIENT_OPTIONS
+        for key in (f"{prefix}{name}", name)
+        if key in known and (known is options or key != name)
+    }
     config = {
         key: text
         for key, text in options.items()
-        if key not in client and not key.lower().startswith(_OF_LANCE)
+        if key.removeprefix(prefix) not in _CLIENT_OPTIONS
+        and not key.startswith(_LANCE_OPTION_PREFIXES)
     }
-    with telling(f"open {location}"):
+    with translate_store_errors(f"open {location}"):
         if location.is_local:
             return from_url(location.uri)
         return from_url(location.uri, config=config, client_options=client)  # type: ignore[call-overload]
 
 
 @contextmanager
-def telling(what: str) -> Iterator[None]:
-    """Errors of the store become one message that says what could not be done."""
+def translate_store_errors(what: str) -> Iterator[None]:
+    """Raise errors of the store as `StorageFailure` that says what failed."""
     try:
         yield
     except PhalanxError:
         raise
     except (BaseError, OSError, ValueError) as error:
-        # Below the first line is how the error looks inside.
+        # The paragraphs after the first are debug output.
         first = ValueError(str(error).split("\n\n")[0])
-        raise StorageFailure(f"Cannot {what}: {plain_reason(first)}") from None
+        raise StorageFailure(f"Cannot {what}: {summarize_error(first)}") from None

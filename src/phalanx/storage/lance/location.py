@@ -1,4 +1,4 @@
-"""Where a namespace lives: one picklable value, from the user's call to an executor's."""
+"""The location of a table: one picklable value, from the user's call to Spark's executors."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from typing import Any
 
 import lance
 
-from phalanx.errors import PhalanxError, UntrustedLocation, shown
-from phalanx.model.locations import SCHEME, placed
-from phalanx.storage.lance.failures import reading
-from phalanx.storage.lance.forks import use_lance
-from phalanx.storage.lance.ownership import Owner, is_same_store, why_not_ours, why_unreadable
+from phalanx.errors import InvalidArgument, PhalanxError, UntrustedLocation, format_value
+from phalanx.model.locations import SCHEME, resolve_location
+from phalanx.storage.lance.failures import translate_read_errors
+from phalanx.storage.lance.forks import mark_lance_used
+from phalanx.storage.lance.ownership import (
+    Owner,
+    explain_not_owned,
+    explain_unreadable,
+    is_same_store,
+)
 
-# A scheme without its two slashes, and the store of which every process has its own.
-_ODD_SCHEME = re.compile(r"memory://|(?:file|s3|gs|az|abfss?|https?):(?!//)", re.IGNORECASE)
-# What was last seen written down in leaves, by their URIs: they were opened a moment ago.
-_records: dict[str, Owner | None] = {}
-_MOST_RECORDS = 100_000
+# A scheme without its two slashes, or the in-memory store, which each process has for itself.
+_UNSUPPORTED_SCHEME = re.compile(r"memory://|(?:file|s3|gs|az|abfss?|https?):(?!//)", re.IGNORECASE)
+# The owners last read from leaves, by URI: a leaf is opened shortly before it is written.
+_owners: dict[str, Owner | None] = {}
+_MAX_OWNERS = 100_000
 
 # pylance 14 reads the transaction that compacted indexed rows with fewer arguments than this class
-# takes, and raises TypeError: test_lance_facts.py tells when that is over.
+# takes, and raises TypeError: test_lance_facts.py fails once that is fixed.
 lance.LanceOperation.RewrittenIndex.__init__.__defaults__ = ("", b"", 0)
 
 _WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#]*@")
@@ -35,17 +40,17 @@ _first_use = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A path or URI, and what the object store needs to be told."""
+    """A path or URI with the options of its object store."""
 
     uri: str
     storage_options: dict[str, str] | None = field(default=None, hash=False, repr=False)
-    # Whether tables come and go under the paths below: no cache may know them by these.
+    # Whether tables are created and removed at the same paths, so that caches must not be shared.
     has_reused_paths: bool = False
     # The namespace here; for a leaf the one that lists it.
     table: Owner | None = None
-    # Whether leaves outside of the root may be read that are not recorded as the table's.
-    trusts: bool = False
-    # Whether the table below wants checksums of its files.
+    # Whether leaves outside the root may be read that do not name this table as their owner.
+    trust_locations: bool = False
+    # Whether the table has checksums of its files enabled.
     checksums: bool = field(default=False, compare=False)
 
     @classmethod
@@ -53,60 +58,63 @@ class Location:
         cls,
         uri: str | os.PathLike[str],
         storage_options: dict[str, str] | None = None,
-        trusts: bool = False,
+        trust_locations: bool = False,
     ) -> Location:
-        """The location that a user names; local paths become absolute."""
+        """Return the location that a user names; local paths become absolute."""
         text = os.fspath(uri) if isinstance(uri, str | os.PathLike) else uri
-        if not isinstance(text, str) or not text.strip() or _ODD_SCHEME.match(text):
-            raise PhalanxError(
-                f"Cannot use {shown(uri)} as the place of a table: expected a path, or a URI such "
-                "as s3://bucket/table or file:///folder/table."
+        if not isinstance(text, str) or not text.strip() or _UNSUPPORTED_SCHEME.match(text):
+            raise InvalidArgument(
+                f"Cannot use {format_value(uri)} as the location of a table: expected a path, or a "
+                "URI such as s3://bucket/table or file:///folder/table."
             )
         if _WITH_PASSWORD.match(text):
-            raise PhalanxError(
-                f"Cannot use {shown(text)} as the place of a table: it has a password in it, which "
-                "would stand in messages and plans. Give it in storage_options."
+            raise InvalidArgument(
+                f"Cannot use {format_value(text)} as the location of a table: it contains a "
+                "password, which would appear in messages and plans. Pass it in storage_options."
             )
         options = storage_options or {}
         if wrong := [key for key, text in options.items() if not isinstance(text, str)]:
-            raise PhalanxError(
+            raise InvalidArgument(
                 f"Cannot use storage_options with {wrong[0]!r} of type "
-                f"{type(options[wrong[0]]).__name__}: expected text. Write it in quotes."
+                f"{type(options[wrong[0]]).__name__}: expected a string. Put the value in quotes."
             )
         if not SCHEME.match(text):
             text = str(Path(text).expanduser().absolute())
-        return cls(text.rstrip("/") or "/", storage_options, trusts=trusts)
+        return cls(text.rstrip("/") or "/", storage_options, trust_locations=trust_locations)
 
-    def of_table(self, id: str) -> Location:
-        """The same root, of the namespace with this id."""
+    def with_table(self, id: str) -> Location:
+        """Return this root as that of the namespace with this id."""
         return replace(self, table=Owner(id, self.uri))
 
-    def child(self, location: str) -> Location:
-        """The leaf at the location that a manifest here has of it.
+    def leaf(self, location: str) -> Location:
+        """Return the location of a leaf, given its location in the manifest of this root.
 
-        Opening it, and asking for its `write_options`, raises `UntrustedLocation` where that is
-        not the table's to do.
+        Opening it, or reading its `write_options`, raises `UntrustedLocation` unless the table may.
         """
-        where = placed(self.uri, location).uri
+        where = resolve_location(self.uri, location).uri
         return replace(self, uri=where, table=self.table or Owner("", self.uri))
 
-    def own(self, name: str) -> Location:
-        """What is here under a name that Phalanx has given, and no manifest tells."""
+    def subfolder(self, name: str) -> Location:
+        """Return a subfolder that Phalanx itself names and no manifest lists."""
         return replace(self, uri=f"{self.uri}/{name}", table=None)
 
-    def open(self, version: int | None = None, cache: Any = None) -> lance.LanceDataset:
-        """The Lance table here, with a cache of metadata: that which all tables share, or another.
+    def open(self, version: int | None = None, session: Any = None) -> lance.LanceDataset:
+        """Open the Lance table here, with the shared metadata cache or another `session`.
 
-        A cache knows a version by its path and number: one of a table that was made anew at the
-        same path must not be known already. That there is no such table, or no such version of
-        it, is an error of Lance; any other failure is a `StorageFailure`.
+        A session identifies a version by path and number, so it must not contain versions of an
+        earlier table at the same path. A missing table or version raises Lance's own error; every
+        other failure is a `StorageFailure`.
         """
-        use_lance()
+        mark_lance_used()
         table = self.table
-        if table is not None and not self.trusts and not is_same_store(table.root, self.uri):
+        if (
+            table is not None
+            and not self.trust_locations
+            and not is_same_store(table.root, self.uri)
+        ):
             raise UntrustedLocation(
                 f"Cannot open {self}, which the manifest of {table.root} lists: it is in another "
-                "store. If you trust whoever wrote the manifest, open the table with "
+                "store. If you trust the writer of the manifest, open the table with "
                 "trust_locations=True to read it."
             )
         try:
@@ -114,22 +122,22 @@ class Location:
                 self.uri,
                 version=version,
                 storage_options=self.storage_options,
-                session=self._cache if cache is None else cache,
+                session=self._session if session is None else session,
             )
-            # It is decoded when it is first asked for.
+            # The schema is decoded on first access.
             assert found.schema is not None
         except BaseException as error:
             if isinstance(error, OSError | ValueError) and "not found" in str(error).lower():
                 raise
             which = "" if version is None else f" in version {version}"
-            with reading(f"open {self}{which}"):
+            with translate_read_errors(f"open {self}{which}"):
                 raise
         if self.table is not None:
             self._check_readable(self.table, found)
         return found
 
     def open_leaf(self, version: int | None = None) -> lance.LanceDataset:
-        """The leaf here, which a manifest lists."""
+        """Open the leaf here, which a manifest lists."""
         try:
             return self.open(version)
         except ValueError as error:
@@ -138,77 +146,76 @@ class Location:
             which = "" if version is None else f" in version {version}"
             if self.has_reused_paths:
                 raise PhalanxError(
-                    f"The partition at {self} is not there any more{which}: something removed it "
-                    "while it was read. Try again."
+                    f"The partition at {self} is missing{which}: it was removed while it was read. "
+                    "Try again."
                 ) from None
             raise PhalanxError(
-                f"The partition at {self} is in the manifest, but not there{which}: vacuum removed "
-                "the snapshot that is read, or something removed files past Phalanx. Read a newer "
+                f"The partition at {self} is in the manifest, but missing{which}: vacuum removed "
+                "the snapshot being read, or files were removed outside Phalanx. Read a newer "
                 "snapshot, or restore the partition from a copy."
             ) from None
 
     def _check_readable(self, table: Owner, dataset: lance.LanceDataset) -> None:
         record = Owner.of(dataset)
-        if len(_records) >= _MOST_RECORDS:
-            _records.clear()
-        _records[self.uri] = record
-        if self.trusts or why_unreadable(table, self.uri, record) is None:
+        if len(_owners) >= _MAX_OWNERS:
+            _owners.clear()
+        _owners[self.uri] = record
+        if self.trust_locations or explain_unreadable(table, self.uri, record) is None:
             return
-        # An old version may be from before the leaf was the table's.
-        if (why := why_unreadable(table, self.uri, self._newest_record())) is not None:
+        # An old version may date from before the table adopted the leaf.
+        if (why := explain_unreadable(table, self.uri, self._read_owner())) is not None:
             raise UntrustedLocation(
-                f"Cannot read {self}, which the manifest of {table.root} lists: {why}. Make it the "
-                f"table's with adopt({self.uri!r}); or, if you trust whoever wrote the manifest, "
+                f"Cannot read {self}, which the manifest of {table.root} lists: {why}. Add it to "
+                f"the table with adopt({self.uri!r}); or, if you trust the writer of the manifest, "
                 "open the table with trust_locations=True to read it."
             )
 
     @property
     def is_outside(self) -> bool:
-        """Whether it is outside of its table's folder, so that opening it asks for its record."""
-        return self.table is not None and why_unreadable(self.table, self.uri, None) is not None
+        """Whether it is outside its table's folder, so that opening it reads its owner."""
+        return self.table is not None and explain_unreadable(self.table, self.uri, None) is not None
 
-    def why_not_ours(self, is_partly_gone: bool = False) -> str | None:
-        """Why the leaf here must be neither written nor deleted, as it is now; None if it may.
+    def explain_not_owned(self, is_partly_gone: bool = False) -> str | None:
+        """Return why the leaf here must not be written or deleted; None if it may be.
 
-        One that is partly gone may have no version any more that could tell.
+        A leaf that is partly deleted may have no version left that names its owner.
         """
         if self.table is None:
             return None
         try:
-            record = self._newest_record()
+            record = self._read_owner()
         except (OSError, ValueError) as error:
             if not is_partly_gone or "not found" not in str(error).lower():
                 raise
             record = None
-        return why_not_ours(self.table, self.uri, record)
+        return explain_not_owned(self.table, self.uri, record)
 
-    def _newest_record(self) -> Owner | None:
-        return Owner.of(replace(self, trusts=True).open())
+    def _read_owner(self) -> Owner | None:
+        return Owner.of(replace(self, trust_locations=True).open())
 
     def _check_writable(self, table: Owner) -> None:
-        known = self.uri in _records
-        if known and why_not_ours(table, self.uri, _records[self.uri]) is None:
+        if self.uri in _owners and explain_not_owned(table, self.uri, _owners[self.uri]) is None:
             return
-        if (why := why_not_ours(table, self.uri, self._newest_record())) is not None:
+        if (why := explain_not_owned(table, self.uri, self._read_owner())) is not None:
             raise UntrustedLocation(
-                f"Cannot write to {self}, which the manifest of {table.root} lists: {why}. Make it "
-                f"the table's with adopt({self.uri!r}), or append its rows to a table of yours."
+                f"Cannot write to {self}, which the manifest of {table.root} lists: {why}. Add it "
+                f"to the table with adopt({self.uri!r}), or append its rows to your own table."
             )
 
     @property
-    def _cache(self) -> Any:
-        return new_cache() if self.has_reused_paths else session()
+    def _session(self) -> Any:
+        return create_session() if self.has_reused_paths else shared_session()
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on a file system rather than in an object store."""
+        """Whether it is on a file system and not in an object store."""
         return not SCHEME.match(self.uri) or self.uri.startswith("file://")
 
     @property
     def write_options(self) -> dict[str, Any]:
-        """The keyword arguments that every writing function of Lance takes.
+        """The keyword arguments for Lance's writing functions.
 
-        Refuses a leaf that is not the table's.
+        Refuses a leaf that does not belong to the table.
         """
         if self.table is not None:
             self._check_writable(self.table)
@@ -218,24 +225,24 @@ class Location:
         return self.uri
 
 
-def new_cache() -> Any:
-    """A cache of Lance metadata that knows nothing yet."""
-    use_lance()
+def create_session() -> Any:
+    """Create an empty cache of Lance metadata."""
+    mark_lance_used()
     return lance.Session()  # type: ignore[attr-defined]
 
 
-def session() -> Any:
-    """The cache of Lance metadata that all leaves in this process share: no path is used twice."""
-    # Two threads that come first must not make two.
+def shared_session() -> Any:
+    """Return the metadata cache that all leaves of this process share: no path is reused."""
+    # Two threads must not create one each.
     with _first_use:
-        return _shared_cache()
+        return _create_shared_session()
 
 
-def forget_session() -> None:
-    """Begin with a cache that knows nothing: what is gone from storage is not read from memory."""
-    _shared_cache.cache_clear()
+def clear_shared_session() -> None:
+    """Drop the shared cache, so that files removed from storage are not read from memory."""
+    _create_shared_session.cache_clear()
 
 
 @functools.lru_cache(maxsize=1)
-def _shared_cache() -> Any:
-    return new_cache()
+def _create_shared_session() -> Any:
+    return create_session()

@@ -1,4 +1,4 @@
-"""Work on many leaves at once."""
+"""Work on many leaves in parallel threads."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
-# Lance waits for storage most of the time, and encodes outside the interpreter's lock.
+# Lance mostly waits for storage, and encodes without holding the GIL.
 THREADS = min(32, 4 + 2 * (os.cpu_count() or 1))
-# Each writer holds some megabytes of every column.
+# Each writer buffers some megabytes of every column.
 WRITE_THREADS = min(16, 2 * (os.cpu_count() or 1))
 
 
-def in_parallel(
-    function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS
-) -> list[Result]:
-    """The function's results in the order of the items; the first failure stops the rest."""
+def map_parallel(
+    function: Callable[[_Item], _Result], items: Iterable[_Item], threads: int = THREADS
+) -> list[_Result]:
+    """Apply a function to the items, in order of the items; the first failure stops the rest."""
     work = list(items)
     if len(work) <= 1:
         return [function(item) for item in work]
@@ -31,12 +31,12 @@ def in_parallel(
     return [future.result() for future in futures if not future.cancelled()]
 
 
-def outcomes(
-    function: Callable[[Item], Result], items: Sequence[Item], threads: int = THREADS
-) -> list[Result | Exception]:
-    """What became of every item: its result, or the error that it ended with."""
+def collect_outcomes(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], threads: int = THREADS
+) -> list[_Result | Exception]:
+    """Apply a function to the items and return each item's result or error."""
 
-    def settled(future: Future[Result]) -> Result | Exception:
+    def outcome_of(future: Future[_Result]) -> _Result | Exception:
         error = future.exception()
         if error is None:
             return future.result()
@@ -45,4 +45,4 @@ def outcomes(
         raise error
 
     with ThreadPoolExecutor(max(1, min(threads, len(items)))) as pool:
-        return [settled(future) for future in [pool.submit(function, item) for item in items]]
+        return [outcome_of(future) for future in [pool.submit(function, item) for item in items]]

@@ -1,7 +1,8 @@
-"""Lost races: how Lance tells of them, and how to try again."""
+"""Commit conflicts: how to recognize Lance's errors, and how to retry."""
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -11,68 +12,73 @@ from typing import TypeVar
 from lance.commit import CommitConflictError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-Result = TypeVar("Result")
+AttemptResult = TypeVar("AttemptResult")
 
-_SIGNS = (
+_CONFLICT_MESSAGES = (
     "Too many concurrent writers",
     "Retryable commit conflict",
     "Incompatible transaction",
     "Commit conflict",
     "commit conflict",
 )
-_MOST_ATTEMPTS = 40
-# In attempts: who waits longer than the others take to commit never gets a turn.
-_LONGEST_WAIT = 12
+_LOGGER = logging.getLogger("phalanx.storage")
+_MAX_ATTEMPTS = 40
+# In attempts: a writer that backs off longer than a commit takes starves.
+_MAX_WAIT = 12
 
 
-def is_lost_race(error: BaseException) -> bool:
-    """Whether someone else committed first, and nothing of ours was."""
+def is_commit_conflict(error: BaseException) -> bool:
+    """Whether another writer committed first, and nothing of ours was committed."""
     if isinstance(error, CommitConflictError):
         return True
-    return isinstance(error, OSError) and any(sign in str(error) for sign in _SIGNS)
+    return isinstance(error, OSError) and any(sign in str(error) for sign in _CONFLICT_MESSAGES)
 
 
-class Unsettled(OSError):
-    """A commit that ended in an error, and may stand nevertheless."""
+class UncertainCommit(OSError):
+    """A commit that ended in an error and may have succeeded nevertheless."""
 
 
 @contextmanager
-def settling() -> Iterator[None]:
-    """Errors of a commit in here are lost races, or leave it open whether it stands."""
+def detect_uncertain_commit() -> Iterator[None]:
+    """Raise errors of a commit as `UncertainCommit`, except commit conflicts."""
     try:
         yield
     except OSError as error:
-        if is_lost_race(error):
+        if is_commit_conflict(error):
             raise
-        raise Unsettled(str(error)) from error
+        raise UncertainCommit(str(error)) from error
 
 
-def until_won(
-    attempt: Callable[[], Result], attempts: int = _MOST_ATTEMPTS, *, eager: bool = False
-) -> Result:
-    """The result of the first attempt that loses no race; every attempt must start afresh.
+def retry_conflicts(
+    attempt: Callable[[], AttemptResult], attempts: int = _MAX_ATTEMPTS, *, eager: bool = False
+) -> AttemptResult:
+    """Repeat an attempt, which must start from scratch, until it has no commit conflict.
 
-    After a lost race it waits for a random time, of as many attempts as were lost, more or less:
-    that is long on a slow store and short on a fast one, and nobody waits until others are done.
-    Who is `eager` waits only as long as an attempt took: for whom others' commits are more work.
+    After a conflict it waits for a random time that grows with the number of lost attempts and with
+    the duration of an attempt, so that it suits slow and fast stores. With `eager` it waits at most
+    as long as one attempt took: for writers to whom each concurrent commit means more work.
     """
     started = 0.0
 
-    def timed() -> Result:
+    def run_attempt() -> AttemptResult:
         nonlocal started
         started = time.monotonic()
         return attempt()
 
     def wait(state: RetryCallState) -> float:
         took = time.monotonic() - started
-        if eager:
-            return random.uniform(0, took)
-        return random.uniform(0, took * min(2**state.attempt_number, _LONGEST_WAIT))
+        longest = took if eager else took * min(2**state.attempt_number, _MAX_WAIT)
+        seconds = random.uniform(0, longest)
+        _LOGGER.debug(
+            "Attempt %d lost the race against another commit; retrying in %.3f s",
+            *(state.attempt_number, seconds),
+        )
+        return seconds
 
     retrying = Retrying(
-        retry=retry_if_exception(is_lost_race),
+        retry=retry_if_exception(is_commit_conflict),
         wait=wait,
         stop=stop_after_attempt(attempts),
         reraise=True,
     )
-    return retrying(timed)
+    return retrying(run_attempt)

@@ -1,4 +1,4 @@
-"""What was found out about a version of a leaf: it never changes, so it is found out once."""
+"""A cache of values computed from a version of a leaf, which never changes."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ from typing import Any, TypeVar
 import lance
 import pyarrow as pa
 
-Fact = TypeVar("Fact")
-# All facts go when there are too many, or when they are too large together.
-_MOST = 1 << 17
-_MOST_BYTES = 128 << 20
-_facts: dict[tuple[Hashable, ...], Any] = {}
+_Value = TypeVar("_Value")
+# The cache is cleared when it exceeds one of these.
+_MAX_VALUES = 1 << 17
+_MAX_TABLE_BYTES = 128 << 20
+_values: dict[tuple[Hashable, ...], Any] = {}
 _tables: dict[tuple[Hashable, ...], pa.Table] = {}
 
 
-def known(dataset: lance.LanceDataset, what: Hashable, find: Callable[[], Fact]) -> Fact:
-    """A fact about this version, by the place and the number that no other version has."""
-    key = (dataset.uri, dataset.version, what)
+def compute_once(
+    dataset: lance.LanceDataset, key: Hashable, compute: Callable[[], _Value]
+) -> _Value:
+    """Return the cached value for this version and key, computing it if needed."""
+    entry = (dataset.uri, dataset.version, key)
     try:
-        fact: Fact = _facts[key]
+        value: _Value = _values[entry]
     except KeyError:
-        if len(_facts) >= _MOST:
-            _facts.clear()
-        fact = _facts[key] = find()
-    return fact
+        if len(_values) >= _MAX_VALUES:
+            _values.clear()
+        value = _values[entry] = compute()
+    return value
 
 
-def known_table(
-    dataset: lance.LanceDataset, what: Hashable, find: Callable[[], pa.Table]
+def compute_table_once(
+    dataset: lance.LanceDataset, key: Hashable, compute: Callable[[], pa.Table]
 ) -> pa.Table:
-    """The same for what takes memory: only the last such facts are remembered."""
-    key = (dataset.uri, dataset.version, what)
-    found = _tables.get(key)
+    """Like `compute_once`, for large tables; limited to 128 MB."""
+    entry = (dataset.uri, dataset.version, key)
+    found = _tables.get(entry)
     if found is None:
-        found = find()
-        if sum(each.nbytes for each in list(_tables.values())) + found.nbytes > _MOST_BYTES:
+        found = compute()
+        if sum(each.nbytes for each in list(_tables.values())) + found.nbytes > _MAX_TABLE_BYTES:
             _tables.clear()
-        if found.nbytes <= _MOST_BYTES:
-            _tables[key] = found
+        if found.nbytes <= _MAX_TABLE_BYTES:
+            _tables[entry] = found
     return found

@@ -1,7 +1,8 @@
-"""Leaf tables: made with the namespace's field ids, and changed by one commit each."""
+"""Leaf tables: created with the namespace's field ids, and changed by one commit each."""
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,21 +18,22 @@ from lance.fragment import FragmentMetadata, write_fragments
 from phalanx.errors import InvalidSchema
 from phalanx.model.predicates.predicate import TRUE, Predicate
 from phalanx.model.schema import arrow_json
-from phalanx.model.schema.dictionaries import has_dictionaries, with_own_values
-from phalanx.model.schema.field_ids import columns_of, walk
-from phalanx.model.schema.rows import plain_schema
+from phalanx.model.schema.dictionaries import drop_unused_values, has_dictionaries
+from phalanx.model.schema.field_ids import to_json_columns, walk_fields
+from phalanx.model.schema.rows import to_row_schema
 from phalanx.model.schema.schema import Schema
-from phalanx.storage import commits
-from phalanx.storage.lance.checksums import data_files, record
-from phalanx.storage.lance.failures import plain_reason
-from phalanx.storage.lance.fault_points import Step, reach
-from phalanx.storage.lance.forks import use_lance
+from phalanx.storage.lance.checksums import data_file_paths, record_checksums
+from phalanx.storage.lance.failures import summarize_error
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
+from phalanx.storage.lance.forks import mark_lance_used
 from phalanx.storage.lance.location import Location
 from phalanx.storage.lance.ownership import Owner
-from phalanx.storage.lance.retries import until_won
-from phalanx.storage.lance.schema import ids_of, lance_schema
+from phalanx.storage.lance.retries import retry_conflicts
+from phalanx.storage.lance.schema import field_ids_of, to_lance_schema
+from phalanx.storage.lance.versions import apply_operation
 from phalanx.storage.leaf.path_values import PathValues
-from phalanx.storage.leaf.reading import addressed
+from phalanx.storage.leaf.reading import read_with_addresses
+from phalanx.storage.state.naming import leaf_directory
 from phalanx.storage.state.table_state import LeafShape
 
 ROWS_PER_FILE = 1 << 20
@@ -41,8 +43,8 @@ OFFSET_MASK = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What one commit does to a leaf: fragments that come, change and go."""
+class FragmentChange:
+    """A change of a leaf: the fragments to add, update and remove."""
 
     new: tuple[FragmentMetadata, ...] = ()
     updated: tuple[FragmentMetadata, ...] = ()
@@ -50,12 +52,12 @@ class Change:
     rows_removed: int = field(default=0, compare=False)
 
     @property
-    def is_nothing(self) -> bool:
-        """Whether there is nothing to commit."""
+    def is_empty(self) -> bool:
+        """Whether nothing changes."""
         return not (self.new or self.updated or self.removed)
 
-    def operation(self) -> LanceOperation.BaseOperation:
-        """The change as Lance's transaction."""
+    def to_operation(self) -> LanceOperation.BaseOperation:
+        """Return the change as an operation of Lance."""
         if not (self.updated or self.removed):
             return LanceOperation.Append(list(self.new))
         if not self.new:
@@ -67,52 +69,95 @@ class Change:
         )
 
 
-Deletion = Callable[[lance.LanceDataset], Change]
+Deletion = Callable[[lance.LanceDataset], FragmentChange]
 
 
-def create(location: Location, schema: Schema) -> int:
-    """A leaf without rows, where no other table is or was; its version.
+def create_leaf(location: Location, schema: Schema) -> int:
+    """Create a leaf without rows where no other table is or was. Return its version.
 
-    It is there at once, with the namespace's field ids and the record of its owner. A clone is
-    also the only exclusive way: of several that make the same leaf all but one get an `OSError`.
+    It appears at once, with the namespace's field ids and the record of its owner. A clone is also
+    the only exclusive way: all but one of several concurrent creators get an `OSError`.
     """
     owner = location.table if location.table is not None and location.table.id else None
-    unused = _templates(schema, owner)
+    unused = _unused_templates(schema, owner)
     try:
         template = unused.pop()
     except IndexError:
-        template = _template(schema, owner)
+        template = _create_template(schema, owner)
     try:
         options = location.storage_options
         template.deep_clone(location.uri, template.version, storage_options=options)
     finally:
         unused.append(template)
-    reach(Step.LEAF_CREATED)
+    fault_point(FaultPoint.LEAF_CREATED)
     return int(template.version)
 
 
 @lru_cache(maxsize=16)
-def _templates(schema: Schema, owner: Owner | None) -> list[lance.LanceDataset]:
-    """Templates that no thread is using: Lance clones each for one thread at a time."""
+def _unused_templates(schema: Schema, owner: Owner | None) -> list[lance.LanceDataset]:
+    """Return templates that no thread is using: Lance clones each in one thread at a time."""
     return []
 
 
-def _template(schema: Schema, owner: Owner | None) -> lance.LanceDataset:
-    """A leaf without rows in memory."""
-    rows = plain_schema(schema).empty_table()
+def _create_template(schema: Schema, owner: Owner | None) -> lance.LanceDataset:
+    """Create an empty leaf in memory."""
+    rows = to_row_schema(schema).empty_table()
     dataset = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}")
-    if ids_of(dataset) != schema.ids:
-        projection = LanceOperation.Project(lance_schema(schema))
+    if field_ids_of(dataset) != schema.ids:
+        projection = LanceOperation.Project(to_lance_schema(schema))
         dataset = LanceDataset.commit(dataset, projection, read_version=dataset.version)
     if owner is not None:
         dataset.update_metadata(dict[str, str | None](owner.to_metadata()))
     return dataset
 
 
-def keep_versions(location: Location) -> lance.LanceDataset:
-    """The newest version of the main branch, on which Lance removes no old versions by itself.
+@dataclass(frozen=True, slots=True)
+class LeafCreator:
+    """Creates leaves for a single writer, or for the tasks of a job, which share them."""
 
-    It knows nothing of versions that are not on the main branch, and removes their files.
+    job: str | None = None
+
+    def choose_directory(self, object_id: str) -> str:
+        """Return a new leaf's directory: unique, and the same for all tasks of a job."""
+        if self.job is None:
+            return leaf_directory(object_id)
+        digest = hashlib.blake2b(f"{self.job}/{object_id}".encode(), digest_size=4)
+        return leaf_directory(object_id, digest.hexdigest())
+
+    def create(self, location: Location, schema: Schema) -> int:
+        """Create the leaf, unless another task of the job has. Return its version."""
+        return (
+            create_leaf(location, schema)
+            if self.job is None
+            else create_leaf_once(location, schema)
+        )
+
+
+def create_leaf_once(location: Location, schema: Schema) -> int:
+    """Create a leaf, or return the version of the one that a concurrent task has created."""
+    if (found := _find_version(location)) is not None:
+        return found
+    try:
+        return create_leaf(location, schema)
+    except OSError:
+        if (found := _find_version(location)) is None:
+            raise
+        return found
+
+
+def _find_version(location: Location) -> int | None:
+    try:
+        return int(location.open().version)
+    except (OSError, ValueError) as error:
+        if "not found" not in str(error).lower():
+            raise
+        return None
+
+
+def disable_auto_cleanup(location: Location) -> lance.LanceDataset:
+    """Return the newest version of the main branch, with Lance's automatic cleanup disabled.
+
+    The cleanup does not know versions outside the main branch and would remove their files.
     """
     main = location.open_leaf()
     if keys := [key for key in main.config() if key.startswith(_AUTO_CLEANUP)]:
@@ -123,45 +168,45 @@ def keep_versions(location: Location) -> lance.LanceDataset:
 
 @lru_cache(maxsize=64)
 def check_storable(schema: Schema) -> None:
-    """Refuse a schema that Lance cannot store, or can store and not read."""
+    """Refuse a schema that Lance cannot store, or can store but not read back."""
     for name in schema.names:
         if "`" in name or name == "*":
             raise InvalidSchema(
                 f"Column {name!r} has a name that Lance cannot read back: expected one without "
-                "backticks, and not '*'. Rename it."
+                "backticks that is not '*'. Rename it."
             )
-    for node in walk(columns_of(schema.arrow)):
+    for node in walk_fields(to_json_columns(schema.arrow)):
         kind = arrow_json.field_from_json(node.field).type
         if pt.is_struct(kind) and not kind.num_fields:
             raise InvalidSchema(
-                f"Column {'.'.join(node.place)!r} is a struct without fields: expected at least "
+                f"Column {'.'.join(node.path)!r} is a struct without fields: expected at least "
                 "one. Give it a field, or drop it."
             )
         if pt.is_fixed_size_list(kind) and not pt.is_primitive(kind.value_type):
             nested_vector = pt.is_fixed_size_list(kind.value_type)
             if not nested_vector:
                 raise InvalidSchema(
-                    f"Column {'.'.join(node.place)!r} is {kind}: Lance stores vectors of numbers "
+                    f"Column {'.'.join(node.path)!r} is {kind}: Lance stores vectors of numbers "
                     "only. Use a list instead."
                 )
-    rows = plain_schema(schema).empty_table()
-    use_lance()
+    rows = to_row_schema(schema).empty_table()
+    mark_lance_used()
     try:
         stored = lance.write_dataset(rows, f"memory://{uuid.uuid4().hex}").schema
     except (OSError, ValueError) as error:
         raise InvalidSchema(
-            f"Lance cannot store this schema: {plain_reason(error)} "
+            f"Lance cannot store this schema: {summarize_error(error)} "
             "Use another type or name for the column."
         ) from None
     for given, kept in zip(rows.schema, stored, strict=True):
         if given.type != kept.type:
             raise InvalidSchema(
                 f"Lance would store column {given.name!r} ({given.type}) as {kept.type}: expected "
-                "a type that it keeps. Use another one, and no special encoding such as blob."
+                "a type that it preserves. Use another type, without an encoding such as blob."
             )
 
 
-def write(
+def write_files(
     dataset: lance.LanceDataset,
     location: Location,
     rows: pa.RecordBatchReader,
@@ -169,87 +214,93 @@ def write(
 ) -> tuple[FragmentMetadata, ...]:
     """Write the rows into files of the leaf that no version lists yet."""
     if any(has_dictionaries(field.type) for field in rows.schema):
-        rows = pa.RecordBatchReader.from_batches(rows.schema, map(with_own_values, rows))
+        rows = pa.RecordBatchReader.from_batches(rows.schema, map(drop_unused_values, rows))
     written = write_fragments(
         rows, dataset, max_rows_per_file=rows_per_file, **location.write_options
     )
-    record(location, data_files(written))
-    reach(Step.FILES_WRITTEN)
+    record_checksums(location, data_file_paths(written))
+    fault_point(FaultPoint.FILES_WRITTEN)
     return tuple(written)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedChange:
     """A version of a leaf, and the rows to remove from it."""
 
     dataset: lance.LanceDataset
-    found: Change
+    change: FragmentChange
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What a change did to a leaf: how many rows went, and the versions of main that it made."""
+class AppliedChange:
+    """The number of rows removed, and the versions of main created."""
 
     removed: int
     versions: tuple[int, ...] = ()
 
 
-def prepare(location: Location, shape: LeafShape, deletion: Deletion | None) -> Prepared:
-    """Find the rows to remove from the newest version; nothing is committed."""
-    dataset = shape.opened(location)
-    return Prepared(dataset, Change() if deletion is None else deletion(dataset))
+def prepare_change(
+    location: Location, shape: LeafShape, deletion: Deletion | None
+) -> PreparedChange:
+    """Find the rows to remove from the newest version, without committing."""
+    dataset = shape.open_newest(location)
+    return PreparedChange(dataset, FragmentChange() if deletion is None else deletion(dataset))
 
 
-def commit(
+def apply_change(
     location: Location,
     fragments: Iterable[FragmentMetadata],
     shape: LeafShape,
     deletion: Deletion | None,
-    prepared: Prepared,
+    prepared: PreparedChange,
     *,
-    replaces: bool = True,
-) -> Done:
+    replaces_matching: bool = True,
+) -> AppliedChange:
     """Add written files and remove rows on the leaf's main branch, in one commit.
 
-    Rows to remove are found anew when another writer was first. With `replaces` the files stand
-    for all that matches, also for what came to the leaf meanwhile.
+    After a conflict with another writer, the rows to remove are searched again. With
+    `replaces_matching` the files replace all matching rows, including those added concurrently.
     """
     new = tuple(fragments)
     overtaken = False
     versions: list[int] = []
-    ready: Prepared | None = prepared
+    ready: PreparedChange | None = prepared
 
     def attempt() -> int:
         nonlocal overtaken, ready
         versions.clear()
         if ready is None and not new:
-            ready = prepare(location, shape, deletion)
+            ready = prepare_change(location, shape, deletion)
         if ready is None:
-            # Files that are written fit the leaf as it was: it must not be changed for them.
+            # The files were written for the leaf's old schema: do not align it now.
             dataset = location.open_leaf()
             shape.check(dataset, new, location)
-            ready = Prepared(dataset, Change() if deletion is None else deletion(dataset))
-        dataset, found, ready = ready.dataset, ready.found, None
+            ready = PreparedChange(
+                dataset, FragmentChange() if deletion is None else deletion(dataset)
+            )
+        dataset, found, ready = ready.dataset, ready.change, None
         if new:
             shape.check(dataset, new, location)
-        change = Change((*new, *found.new), found.updated, found.removed)
-        if not change.is_nothing:
-            committed = commits.commit(
-                location, dataset, change.operation(), commit_message=shape.mark
+        change = FragmentChange((*new, *found.new), found.updated, found.removed)
+        if not change.is_empty:
+            committed = apply_operation(
+                location, dataset, change.to_operation(), commit_message=shape.mark
             )
             overtaken = committed.version > dataset.version + 1
             versions.append(int(committed.version))
         return found.rows_removed
 
-    removed = until_won(attempt)
-    if replaces and overtaken and new and deletion is not None:
-        others = _remove_others(location, new, deletion, shape.mark)
-        return Done(removed + others.removed, (*versions, *others.versions))
-    return Done(removed, tuple(versions))
+    removed = retry_conflicts(attempt)
+    if replaces_matching and overtaken and new and deletion is not None:
+        others = _remove_concurrent_rows(location, new, deletion, shape.mark)
+        return AppliedChange(removed + others.removed, (*versions, *others.versions))
+    return AppliedChange(removed, tuple(versions))
 
 
-def take_back(location: Location, fragments: Iterable[FragmentMetadata], mark: str | None) -> None:
-    """Remove files that were just added to the leaf's main branch, with all their rows."""
+def revert_fragments(
+    location: Location, fragments: Iterable[FragmentMetadata], mark: str | None
+) -> None:
+    """Remove fragments that were just added to the leaf's main branch. Deletes no file."""
     paths = {file.path for fragment in fragments for file in fragment.files}
 
     def attempt() -> None:
@@ -262,69 +313,69 @@ def take_back(location: Location, fragments: Iterable[FragmentMetadata], mark: s
         if ours:
             LanceDataset.commit(
                 dataset,
-                Change(removed=tuple(ours)).operation(),
+                FragmentChange(removed=tuple(ours)).to_operation(),
                 read_version=dataset.version,
                 commit_message=mark,
                 **location.write_options,
             )
 
-    until_won(attempt)
+    retry_conflicts(attempt)
 
 
-def _remove_others(
+def _remove_concurrent_rows(
     location: Location,
     ours: tuple[FragmentMetadata, ...],
     deletion: Deletion,
     mark: str | None,
-) -> Done:
-    """Remove what another writer added between the reading of a leaf and its replacement.
+) -> AppliedChange:
+    """Remove rows that another writer added between reading the leaf and replacing its rows.
 
-    Where there was nothing to remove, Lance sees no conflict between two replacements. What came
-    after ours stays: the last of several replacements counts.
+    If there was nothing to remove, Lance sees no conflict between two replacements. Rows added
+    after ours stay: the last of several replacements wins.
     """
     paths = {file.path for fragment in ours for file in fragment.files}
 
-    def attempt() -> Done:
+    def attempt() -> AppliedChange:
         dataset = location.open_leaf()
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         own = [each.id for each in fragments if any(file.path in paths for file in each.files)]
         if not own:
-            return Done(0)
+            return AppliedChange(0)
         # Lance numbers fragments in the order of their commits.
         kept = {each.id for each in fragments if each.id >= min(own)}
         found = deletion(dataset)
-        change = Change(
+        change = FragmentChange(
             updated=tuple(each for each in found.updated if each.id not in kept),
             removed=tuple(number for number in found.removed if number not in kept),
         )
-        if change.is_nothing:
-            return Done(0)
-        committed = commits.commit(location, dataset, change.operation(), commit_message=mark)
-        gone = {each.id: each.num_rows for each in change.updated}
+        if change.is_empty:
+            return AppliedChange(0)
+        committed = apply_operation(location, dataset, change.to_operation(), commit_message=mark)
+        left = {each.id: each.num_rows for each in change.updated}
         before = {each.id: each.num_rows for each in fragments}
-        removed = sum(before[number] - gone.get(number, 0) for number in {*gone, *change.removed})
-        return Done(removed, (int(committed.version),))
+        removed = sum(before[number] - left.get(number, 0) for number in {*left, *change.removed})
+        return AppliedChange(removed, (int(committed.version),))
 
-    return until_won(attempt)
+    return retry_conflicts(attempt)
 
 
-def deletion(
+def write_deletions(
     dataset: lance.LanceDataset,
     predicate: Predicate,
     schema: Schema,
     path: PathValues | None = None,
-) -> Change:
-    """What removes the rows that match; deletion files are written, nothing is committed."""
+) -> FragmentChange:
+    """Write deletion files for the matching rows, and return the change to apply."""
     fragments = dataset.get_fragments()
     if predicate == TRUE:
         removed = tuple(fragment.fragment_id for fragment in fragments)
-        return Change(removed=removed, rows_removed=dataset.count_rows())
-    addresses = _addresses(dataset, predicate, schema, path)
-    return deletion_by_address(dataset, addresses)
+        return FragmentChange(removed=removed, rows_removed=dataset.count_rows())
+    addresses = _find_addresses(dataset, predicate, schema, path)
+    return write_deletions_at(dataset, addresses)
 
 
-def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> Change:
-    """What removes the rows at these addresses, each of which is there once."""
+def write_deletions_at(dataset: lance.LanceDataset, addresses: np.ndarray) -> FragmentChange:
+    """Write deletion files for the rows at these distinct addresses; return the change."""
     addresses = np.sort(addresses)
     numbers = addresses >> OFFSET_BITS
     updated, removed = [], []
@@ -342,12 +393,14 @@ def deletion_by_address(dataset: lance.LanceDataset, addresses: np.ndarray) -> C
             removed.append(fragment.fragment_id)
         else:
             updated.append(changed)
-    return Change((), tuple(updated), tuple(removed), len(addresses))
+    return FragmentChange((), tuple(updated), tuple(removed), len(addresses))
 
 
-def _addresses(
+def _find_addresses(
     dataset: lance.LanceDataset, predicate: Predicate, schema: Schema, path: PathValues | None
 ) -> np.ndarray:
-    """The addresses of the rows that match."""
-    found = [places for places, _ in addressed(dataset, predicate, schema, (), path)]
+    """Return the addresses of the matching rows."""
+    found = [
+        addresses for addresses, _ in read_with_addresses(dataset, predicate, schema, (), path)
+    ]
     return np.concatenate([np.empty(0, np.uint64), *found])

@@ -1,8 +1,7 @@
-"""What commits to a leaf's main branch carry, so that Phalanx knows its own among a stranger's.
+"""Marks of commits to a leaf's main branch, which distinguish Phalanx's commits from others.
 
-A main branch has no fence: a weak writer may commit to one just after the table went to strong
-mode, and a slow `Restore` may come just after it left strong mode. The epoch of the properties
-that a writer knew tells which of the two is late.
+A commit to a main branch does not check the mode: a weak writer may commit just after the table
+changed to strong mode. The mark shows that its commit is late, and not of another program.
 """
 
 from __future__ import annotations
@@ -16,26 +15,27 @@ import lance
 
 from phalanx.storage.state.properties import Properties
 
-Kind: TypeAlias = Literal["weak", "main"]
-# Where Lance keeps the message of a commit.
+MarkKind: TypeAlias = Literal["weak", "main"]
+# The transaction property in which Lance stores the commit message.
 _MESSAGE = "__lance_commit_message"
 _FORM = re.compile(r"phalanx (weak|main) ([0-9a-f]{16}) ([0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Who made a commit: a weak writer, or what brings main branches along ("main").
+    """The author of a commit: a weak writer ("weak"), or the publishing of strong commits ("main").
 
-    `table` names the namespace: a leaf may be listed by a second one, whose commits are foreign.
+    `table` identifies the namespace: another one may list the same leaf, and its commits are
+    foreign.
     """
 
-    kind: Kind
+    kind: MarkKind
     table: str
     epoch: int
 
     @classmethod
-    def of(cls, kind: Kind, properties: Properties) -> Mark:
-        """The mark of a commit that is made under these properties."""
+    def of(cls, kind: MarkKind, properties: Properties) -> Mark:
+        """Return the mark of commits made under these properties."""
         table = hashlib.blake2b(properties.salt.encode(), digest_size=8).hexdigest()
         return cls(kind, table, properties.epoch)
 
@@ -43,12 +43,12 @@ class Mark:
         return f"phalanx {self.kind} {self.table} {self.epoch}"
 
 
-def mark_of(dataset: lance.LanceDataset, version: int) -> Mark | None:
-    """The mark of the commit that made a version, if it has one."""
+def read_mark(dataset: lance.LanceDataset, version: int) -> Mark | None:
+    """Return the mark of the commit that created a version; None if it has none."""
     transaction = dataset.read_transaction(version)
     properties = None if transaction is None else transaction.transaction_properties
     found = _FORM.fullmatch((properties or {}).get(_MESSAGE, ""))
     if found is None:
         return None
-    kind: Kind = "weak" if found[1] == "weak" else "main"
+    kind: MarkKind = "weak" if found[1] == "weak" else "main"
     return Mark(kind, found[2], int(found[3]))

@@ -1,4 +1,4 @@
-"""Rows out of leaves: filtered and projected inside Lance, the rest by DataFusion."""
+"""Scans of leaves: filtered and projected by Lance, the rest by DataFusion."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from phalanx.model.predicates.evaluation import matches
-from phalanx.model.predicates.predicate import TRUE, Predicate, columns_of
+from phalanx.model.predicates.evaluation import match_rows
+from phalanx.model.predicates.predicate import TRUE, Predicate, find_predicate_columns
 from phalanx.model.predicates.rendering import to_lance
-from phalanx.model.schema.rows import chosen_column, chosen_schema, readable
+from phalanx.model.schema.rows import make_readable, select_column, select_schema
 from phalanx.model.schema.schema import Schema
-from phalanx.storage.lance.failures import reading
+from phalanx.storage.lance.failures import translate_read_errors
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.scanning import batches_of, count_of
+from phalanx.storage.lance.scanning import count_rows, scan_batches
 from phalanx.storage.lance.schema import is_aligned
-from phalanx.storage.leaf.fields import check_nulls, fields_of
-from phalanx.storage.leaf.path_values import PathValues, check_stored, for_leaf
-from phalanx.storage.leaf.reconcile import reconciled
+from phalanx.storage.leaf.fields import check_nulls, resolve_fields
+from phalanx.storage.leaf.path_values import PathValues, check_stored_columns, split_for_leaf
+from phalanx.storage.leaf.reconcile import reconcile_batch
 
 _BATCHES_AHEAD = 4
 _BATCH_BYTES = 4 << 20
 _LIKELY_COMPRESSION = 2
-_FEWEST_ROWS, _MOST_ROWS = 64, 1 << 15
-# A leaf is decoded by several threads of Lance, and the next ones should be under way by then.
+_MIN_ROWS, _MAX_ROWS = 64, 1 << 15
+# Lance decodes a leaf in several threads; the next leaves are read ahead meanwhile.
 SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
 # By what a change finds a row again: which leaf, and where in that version of it.
-ROW_LEAF, ROW_ADDRESS = "_phalanx_leaf", "_phalanx_address"
-ROW_ID = pa.schema(
+ROW_ID_LEAF, ROW_ID_ADDRESS = "_phalanx_leaf", "_phalanx_address"
+ROW_ID_FIELDS = pa.schema(
     [
-        pa.field(ROW_LEAF, pa.int64(), nullable=False),
-        pa.field(ROW_ADDRESS, pa.int64(), nullable=False),
+        pa.field(ROW_ID_LEAF, pa.int64(), nullable=False),
+        pa.field(ROW_ID_ADDRESS, pa.int64(), nullable=False),
     ]
 )
 _END = object()
 _ADDRESS = "_rowaddr"
-# What is read piece by piece: scans of leaves, or parts of them; and what comes of them.
-Scanned = TypeVar("Scanned")
-Batch = TypeVar("Batch")
+# A scan of a leaf or of a part of it, and what it yields.
+_Scan = TypeVar("_Scan")
+_Batch = TypeVar("_Batch")
 
 
 @dataclass(frozen=True, slots=True)
 class LeafScan:
-    """What to read of one leaf."""
+    """The columns and rows to read of one leaf."""
 
     location: Location
     version: int | None
@@ -60,120 +60,122 @@ class LeafScan:
     columns: tuple[str, ...]
     predicate: Predicate = TRUE
     limit: int | None = None
-    # Only these of its fragments; None stands for all.
+    # The fragments to read; None for all.
     fragments: tuple[int, ...] | None = None
-    # What the path holds, in a layout whose leaves do not hold all columns.
+    # The values in the path, in a layout whose leaves do not contain all columns.
     path: PathValues | None = None
-    # What rows have as their leaf where they come with their ids, as two more columns.
-    leaf: int | None = None
+    # If set, rows get the two columns `ROW_ID_FIELDS`, with this number as their leaf.
+    leaf_number: int | None = None
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The matching rows, in the leaf's order."""
-        with reading(f"read the partition at {self.location}"):
+    def read_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the matching rows, in the leaf's order."""
+        with translate_read_errors(f"read the partition at {self.location}"):
             dataset = self.location.open_leaf(self.version)
             if self._is_plain(dataset):
-                found = self._aligned_batches(dataset)
+                found = self._read_aligned(dataset)
             else:
-                found = self._reconciled_batches(dataset)
-            yield from _limited(found, self.limit)
+                found = self._read_reconciled(dataset)
+            yield from _limit_rows(found, self.limit)
 
     def count_rows(self) -> int:
-        """How many rows match, whatever the limit; from metadata alone where all do."""
-        with reading(f"read the partition at {self.location}"):
+        """Count the matching rows, ignoring the limit; from metadata alone if all match."""
+        with translate_read_errors(f"read the partition at {self.location}"):
             return self._count_rows()
 
     def _count_rows(self) -> int:
         dataset = self.location.open_leaf(self.version)
         if self.predicate == TRUE and self.fragments is None:
-            return count_of(dataset)
-        inner, rest = for_leaf(self.predicate, self.path)
+            return count_rows(dataset)
+        inner, rest = split_for_leaf(self.predicate, self.path)
         if rest == TRUE and self.fragments is None and self._is_plain(dataset):
-            return count_of(dataset, to_lance(inner))
+            return count_rows(dataset, to_lance(inner))
         whole = replace(self, limit=None)
-        return sum(batch.num_rows for batch in whole.batches())
+        return sum(batch.num_rows for batch in whole.read_batches())
 
     def _is_plain(self, dataset: lance.LanceDataset) -> bool:
-        """Whether the columns that are not in the path can be read by their names."""
+        """Whether the stored columns can be read by name."""
         if self.path is None:
             return is_aligned(dataset, self.schema)
-        check_stored(dataset, self.schema, self.path.values, self.location)
+        check_stored_columns(dataset, self.schema, self.path.values, self.location)
         return True
 
-    def _aligned_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
-        inner, rest = for_leaf(self.predicate, self.path)
-        extra = [name for name in columns_read(rest, self.schema) if name not in self.columns]
+    def _read_aligned(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
+        inner, rest = split_for_leaf(self.predicate, self.path)
+        extra = [name for name in list_read_columns(rest, self.schema) if name not in self.columns]
         read = [*self.columns, *extra]
         stored = read if self.path is None else [n for n in read if n not in self.path.values]
-        batches = batches_of(
+        batches = scan_batches(
             dataset,
             columns=stored,
             filter=None if inner == TRUE else to_lance(inner),
             limit=self.limit if rest == TRUE else None,
-            fragments=self._chosen(dataset),
+            fragments=self._select_fragments(dataset),
             scan_in_order=True,
-            batch_size=batch_rows(dataset, self.schema),
+            batch_size=choose_batch_rows(dataset, self.schema),
             batch_readahead=_BATCHES_AHEAD,
-            # Rows without columns are counted by something.
-            with_row_address=not stored or self.leaf is not None,
+            # A scan without columns needs another one to count the rows.
+            with_row_address=not stored or self.leaf_number is not None,
         )
-        if self.leaf is not None:
+        if self.leaf_number is not None:
             read.append(_ADDRESS)
         for found in batches:
-            batch = found if self.path is None else self.path.restored(found, read)
-            kept = batch if rest == TRUE else readable(batch).filter(matches(rest, batch))
+            batch = found if self.path is None else self.path.restore_columns(found, read)
+            kept = batch if rest == TRUE else make_readable(batch).filter(match_rows(rest, batch))
             if kept.num_rows:
-                yield self._given(kept, kept)
+                yield self._select_output(kept, kept)
 
-    def _chosen(self, dataset: lance.LanceDataset) -> list[lance.LanceFragment] | None:
+    def _select_fragments(self, dataset: lance.LanceDataset) -> list[lance.LanceFragment] | None:
         if self.fragments is None:
             return None
         wanted = set(self.fragments)
         return [each for each in dataset.get_fragments() if each.fragment_id in wanted]
 
-    def _reconciled_batches(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
-        leaf = fields_of(dataset, self.schema, self.location)
-        batches = batches_of(
+    def _read_reconciled(self, dataset: lance.LanceDataset) -> Iterator[pa.RecordBatch]:
+        leaf = resolve_fields(dataset, self.schema, self.location)
+        batches = scan_batches(
             dataset,
-            fragments=self._chosen(dataset),
+            fragments=self._select_fragments(dataset),
             scan_in_order=True,
-            batch_size=batch_rows(dataset, self.schema),
-            with_row_address=self.leaf is not None,
+            batch_size=choose_batch_rows(dataset, self.schema),
+            with_row_address=self.leaf_number is not None,
         )
         for batch in batches:
-            rows = reconciled(batch, leaf, self.schema)
+            rows = reconcile_batch(batch, leaf, self.schema)
             check_nulls(rows, self.schema, self.location)
-            wanted = matches(self.predicate, rows)
-            kept = readable(rows).filter(wanted)
+            wanted = match_rows(self.predicate, rows)
+            kept = make_readable(rows).filter(wanted)
             if kept.num_rows:
-                yield self._given(kept, batch if self.leaf is None else batch.filter(wanted))
+                yield self._select_output(
+                    kept, batch if self.leaf_number is None else batch.filter(wanted)
+                )
 
-    def _given(self, rows: pa.RecordBatch, addressed: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns that are wanted, and the ids of the rows if they are."""
-        arrays = [chosen_column(rows, name) for name in self.columns]
-        schema = chosen_schema(self.schema, self.columns)
-        if self.leaf is None:
+    def _select_output(self, rows: pa.RecordBatch, addressed: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns of the scan, and the row ids if `leaf_number` is set."""
+        arrays = [select_column(rows, name) for name in self.columns]
+        schema = select_schema(self.schema, self.columns)
+        if self.leaf_number is None:
             return pa.RecordBatch.from_arrays(arrays, schema=schema)
-        leaves = pa.array(np.full(rows.num_rows, self.leaf, np.int64))
+        leaves = pa.array(np.full(rows.num_rows, self.leaf_number, np.int64))
         addresses = addressed.column(_ADDRESS).cast(pa.int64())
         return pa.RecordBatch.from_arrays(
-            [*arrays, leaves, addresses], schema=pa.schema([*schema, *ROW_ID])
+            [*arrays, leaves, addresses], schema=pa.schema([*schema, *ROW_ID_FIELDS])
         )
 
 
-def batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
-    """How many rows make a batch of a few megabytes: many short ones cost more than a few long."""
+def choose_batch_rows(dataset: lance.LanceDataset, schema: Schema) -> int:
+    """Return how many rows make a batch of a few megabytes: many small ones cost more."""
     rows, size = 0, 0
     for fragment in dataset.get_fragments():
         rows += fragment.physical_rows
         size += sum(file.file_size_bytes or 0 for file in fragment.data_files())
-    # Files are compressed; a vector is as wide as it is.
+    # Files are compressed, but vectors hardly are.
     width = max(_LIKELY_COMPRESSION * size // max(rows, 1), _fixed_width(schema), 1)
-    return max(_FEWEST_ROWS, min(_BATCH_BYTES // width, _MOST_ROWS))
+    return max(_MIN_ROWS, min(_BATCH_BYTES // width, _MAX_ROWS))
 
 
 @lru_cache(maxsize=64)
 def _fixed_width(schema: Schema) -> int:
-    """The bytes of a row as far as the types tell."""
+    """Return the bytes of a row's fixed-size columns."""
 
     def width(kind: pa.DataType) -> int:
         if pt.is_fixed_size_list(kind):
@@ -188,7 +190,7 @@ def _fixed_width(schema: Schema) -> int:
     return sum(width(column.type) for column in schema.arrow)
 
 
-def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+def _limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     if limit is None:
         yield from batches
         return
@@ -199,13 +201,13 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[p
         limit -= batch.num_rows
 
 
-def columns_read(predicate: Predicate, schema: Schema) -> list[str]:
-    """The columns that a predicate reads, in the schema's order."""
-    read = {path[0] for path in columns_of(predicate)}
+def list_read_columns(predicate: Predicate, schema: Schema) -> list[str]:
+    """Return the columns that a predicate reads, in the schema's order."""
+    read = {path[0] for path in find_predicate_columns(predicate)}
     return [name for name in schema.names if name in read]
 
 
-def addressed(
+def read_with_addresses(
     dataset: lance.LanceDataset,
     predicate: Predicate,
     schema: Schema,
@@ -213,46 +215,46 @@ def addressed(
     path: PathValues | None = None,
     fragments: list[lance.LanceFragment] | None = None,
 ) -> Iterator[tuple[npt.NDArray[np.uint64], pa.RecordBatch]]:
-    """The matching rows of a leaf that has the schema: where they are, and some of their columns.
+    """Yield the row addresses and some columns of the matching rows, in the leaf's order.
 
-    In the leaf's order; of some fragments, or of all.
+    The leaf must be aligned with the schema. Reads some fragments, or all.
     """
-    inner, rest = for_leaf(predicate, path)
-    read = list(dict.fromkeys([*columns, *columns_read(rest, schema)]))
+    inner, rest = split_for_leaf(predicate, path)
+    read = list(dict.fromkeys([*columns, *list_read_columns(rest, schema)]))
     stored = read if path is None else [name for name in read if name not in path.values]
-    batches = batches_of(
+    batches = scan_batches(
         dataset,
         columns=stored,
         filter=None if inner == TRUE else to_lance(inner),
         fragments=fragments,
         with_row_address=True,
         scan_in_order=True,
-        batch_size=batch_rows(dataset, schema) if columns else None,
+        batch_size=choose_batch_rows(dataset, schema) if columns else None,
     )
-    wanted = chosen_schema(schema, tuple(columns))
+    wanted = select_schema(schema, tuple(columns))
     for batch in batches:
-        rows = batch if path is None else path.restored(batch, [*read, _ADDRESS])
+        rows = batch if path is None else path.restore_columns(batch, [*read, _ADDRESS])
         if rest != TRUE:
-            rows = readable(rows).filter(matches(rest, rows))
+            rows = make_readable(rows).filter(match_rows(rest, rows))
         if rows.num_rows:
-            arrays = [chosen_column(rows, name) for name in columns]
+            arrays = [select_column(rows, name) for name in columns]
             kept = pa.RecordBatch.from_arrays(arrays, schema=wanted)
             yield rows.column(_ADDRESS).to_numpy(), kept
 
 
-def in_order(
-    scans: Iterable[Scanned], threads: int, read: Callable[[Scanned], Iterator[Batch]]
-) -> Iterator[Batch]:
-    """The batches of all scans, scan by scan, while the next scans are already being read.
+def read_in_order(
+    scans: Iterable[_Scan], threads: int, read: Callable[[_Scan], Iterator[_Batch]]
+) -> Iterator[_Batch]:
+    """Yield the batches of all scans, scan by scan, while threads read the next scans.
 
-    Each scan being read holds a few batches at most, so memory does not grow with the data.
+    Each running scan buffers only a few batches, so memory does not grow with the data.
     """
     waiting = iter(scans)
-    running: list[_Ahead[Scanned, Batch]] = []
+    running: list[_Prefetcher[_Scan, _Batch]] = []
     try:
         while True:
             while len(running) < threads and (scan := next(waiting, None)) is not None:
-                running.append(_Ahead(scan, read))
+                running.append(_Prefetcher(scan, read))
             if not running:
                 return
             yield from running[0]
@@ -262,24 +264,24 @@ def in_order(
             ahead.stop()
 
 
-class _Ahead(Generic[Scanned, Batch]):
-    """A scan that is read by its own thread, a few batches ahead."""
+class _Prefetcher(Generic[_Scan, _Batch]):
+    """A scan that its own thread reads a few batches ahead."""
 
-    def __init__(self, scan: Scanned, read: Callable[[Scanned], Iterator[Batch]]) -> None:
+    def __init__(self, scan: _Scan, read: Callable[[_Scan], Iterator[_Batch]]) -> None:
         self._queue: queue.Queue[object] = queue.Queue(_BATCHES_AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(scan, read), daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[_Batch]:
         while (item := self._queue.get()) is not _END:
             if isinstance(item, BaseException):
                 raise item
-            yield cast(Batch, item)
+            yield cast(_Batch, item)
         self._thread.join()
 
     def stop(self) -> None:
-        """End the thread; nobody wants its batches any more."""
+        """End the thread and discard its batches."""
         self._stopped.set()
         while self._thread.is_alive():
             try:
@@ -287,7 +289,7 @@ class _Ahead(Generic[Scanned, Batch]):
             except queue.Empty:
                 continue
 
-    def _run(self, scan: Scanned, read: Callable[[Scanned], Iterator[Batch]]) -> None:
+    def _run(self, scan: _Scan, read: Callable[[_Scan], Iterator[_Batch]]) -> None:
         try:
             for batch in read(scan):
                 self._queue.put(batch)

@@ -1,7 +1,7 @@
-"""A leaf whose schema is older or newer than the namespace's, read and brought in line.
+"""Leaves whose schema is older or newer than the namespace's: how they are read and aligned.
 
-Ids decide: a field the leaf lacks is NULL, one the namespace lacks is left out, one with
-another name is renamed, one with a narrower type is cast.
+Field ids decide. A field that the leaf lacks is NULL, one that the namespace lacks is omitted, one
+with another name is renamed, and one with a narrower type is cast.
 """
 
 from __future__ import annotations
@@ -19,138 +19,138 @@ from lance.fragment import FragmentMetadata, LanceFragment, write_fragments
 
 from phalanx.errors import CommitConflict
 from phalanx.model.schema.field_ids import FIELD_ID
-from phalanx.model.schema.rows import copied, plain_schema
+from phalanx.model.schema.rows import copy_array, to_row_schema
 from phalanx.model.schema.schema import Schema
-from phalanx.storage import commits
-from phalanx.storage.lance.fault_points import Step, reach
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.retries import until_won
-from phalanx.storage.lance.scanning import batches_of
-from phalanx.storage.lance.schema import is_aligned, lance_schema, schema_of
-from phalanx.storage.leaf.adoption import check_renumbering, renumber, renumbered
-from phalanx.storage.leaf.fields import check_writable, fields_of, is_numbered_by_place
+from phalanx.storage.lance.retries import retry_conflicts
+from phalanx.storage.lance.scanning import scan_batches
+from phalanx.storage.lance.schema import is_aligned, read_lance_schema, to_lance_schema
+from phalanx.storage.lance.versions import apply_operation
+from phalanx.storage.leaf.adoption import check_renumbering, renumber_fields, stage_renumbered
+from phalanx.storage.leaf.fields import check_leaf_writable, is_numbered_by_position, resolve_fields
 
 _FIELD_ID = FIELD_ID.encode()
-# What Lance writes in place of the id of a column that another file replaces.
+# The id that Lance writes for a column that another file replaces.
 _REPLACED = -2
 
 
-def reconciled(batch: pa.RecordBatch, leaf: Schema, schema: Schema) -> pa.RecordBatch:
-    """The rows of a leaf, all its columns, as the namespace has them.
+def reconcile_batch(batch: pa.RecordBatch, leaf: Schema, schema: Schema) -> pa.RecordBatch:
+    """Return all columns of a leaf's rows under the namespace's schema.
 
-    `leaf` is the leaf's schema, with the ids of the namespace's fields that its own are.
+    `leaf` is the leaf's schema with the field ids of the namespace, from `fields.resolve_fields`.
     """
-    by_id = {_id(field): batch.column(field.name) for field in leaf.arrow}
-    fields = {_id(field): field for field in leaf.arrow}
+    by_id = {_field_id(field): batch.column(field.name) for field in leaf.arrow}
+    fields = {_field_id(field): field for field in leaf.arrow}
     arrays = [
-        _reshaped(by_id[_id(field)], fields[_id(field)], field)
-        if _id(field) in by_id
+        _reconcile_array(by_id[_field_id(field)], fields[_field_id(field)], field)
+        if _field_id(field) in by_id
         else pa.nulls(batch.num_rows, field.type)
         for field in schema.arrow
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=plain_schema(schema))
+    return pa.RecordBatch.from_arrays(arrays, schema=to_row_schema(schema))
 
 
-def align(
+def align_leaf(
     location: Location,
     schema: Schema,
     check_current: Callable[[], None],
     mark: str | None = None,
 ) -> lance.LanceDataset:
-    """Give the leaf the namespace's schema, if it has another: in one commit, rarely in two.
+    """Give the leaf the namespace's schema, if it has another, in one or rarely two commits.
 
-    A leaf that another writer has just aligned with a newer schema must not be taken back:
-    `check_current` raises if the schema is not the namespace's any more.
+    A leaf that another writer has just aligned with a newer schema must not be reverted:
+    `check_current` raises if the schema is no longer the namespace's.
     """
 
     def attempt() -> lance.LanceDataset:
         dataset = location.open_leaf()
         if is_aligned(dataset, schema):
             return dataset
-        # After the leaf was opened: a change that comes later conflicts with the commit.
+        # Only now that the leaf is open: a later schema change conflicts with the commit.
         check_current()
         check_alignable(location, dataset, schema)
-        if is_numbered_by_place(schema_of(dataset), schema):
-            return renumber(dataset, schema, location, mark)
-        return _toward(location, dataset, schema, max_retries=0, commit_message=mark)
+        if is_numbered_by_position(read_lance_schema(dataset), schema):
+            return renumber_fields(dataset, schema, location, mark)
+        return _apply_alignment(location, dataset, schema, max_retries=0, commit_message=mark)
 
-    return until_won(attempt)
+    return retry_conflicts(attempt)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AlignedLeaves:
-    """Leaves that have exactly the namespace's fields: ids, names, types, order."""
+    """Leaves that must have exactly the namespace's fields: ids, names, types, order."""
 
     schema: Schema
     check_current: Callable[[], None]
     mark: str | None = None
 
-    def opened(self, location: Location) -> lance.LanceDataset:
-        """The newest version of a leaf, after it was aligned where it had to be."""
-        return align(location, self.schema, self.check_current, self.mark)
+    def open_newest(self, location: Location) -> lance.LanceDataset:
+        """Open the newest version of a leaf, after aligning it if needed."""
+        return align_leaf(location, self.schema, self.check_current, self.mark)
 
     def check(
         self, dataset: lance.LanceDataset, files: Sequence[FragmentMetadata], location: Location
     ) -> None:
         """Refuse files written under a schema that the leaf no longer has."""
-        check_ids(dataset, self.schema, location)
+        check_aligned(dataset, self.schema, location)
 
 
-def check_ids(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
+def check_aligned(dataset: lance.LanceDataset, schema: Schema, location: Location) -> None:
     """Refuse files written under a schema that the leaf no longer has."""
     if not is_aligned(dataset, schema):
         raise CommitConflict(
-            f"Cannot write to {location}: the table's schema was changed meanwhile. "
-            "Open the table anew, and write again."
+            f"Cannot write to {location}: another writer changed its schema meanwhile. Look at the "
+            "table as it is now, and write again."
         )
 
 
-def aligned(
+def stage_aligned(
     location: Location, dataset: lance.LanceDataset, schema: Schema, *, is_ours: bool = False
 ) -> lance.LanceDataset:
-    """A version of the leaf with the namespace's schema, detached if it had to be made.
+    """Return a version of the leaf with the namespace's schema, detached if it is a new one.
 
-    A version that `is_ours` is of a snapshot: its ids were the namespace's when it was made,
-    whatever columns have been called since.
+    A version that `is_ours` belongs to a snapshot: its field ids were the namespace's when it was
+    created, regardless of later renames of columns.
     """
     if is_aligned(dataset, schema):
         return dataset
     if not is_ours:
         check_alignable(location, dataset, schema)
-        if is_numbered_by_place(schema_of(dataset), schema):
-            return renumbered(dataset, schema, location)
-    made = _toward(location, dataset, schema, detached=True)
-    reach(Step.LEAF_ALIGNED)
+        if is_numbered_by_position(read_lance_schema(dataset), schema):
+            return stage_renumbered(dataset, schema, location)
+    made = _apply_alignment(location, dataset, schema, detached=True)
+    fault_point(FaultPoint.LEAF_ALIGNED)
     return made
 
 
 def check_alignable(location: Location, dataset: lance.LanceDataset, schema: Schema) -> None:
-    """Refuse a leaf that cannot be given the namespace's schema, before anything is changed."""
+    """Refuse a leaf that cannot get the namespace's schema, before anything changes."""
     if is_aligned(dataset, schema):
         return
-    if is_numbered_by_place(schema_of(dataset), schema):
+    if is_numbered_by_position(read_lance_schema(dataset), schema):
         check_renumbering(dataset, schema, location)
     else:
-        check_writable(fields_of(dataset, schema, location), schema, location)
+        check_leaf_writable(resolve_fields(dataset, schema, location), schema, location)
 
 
-def _toward(
-    location: Location, dataset: lance.LanceDataset, schema: Schema, **how: Any
+def _apply_alignment(
+    location: Location, dataset: lance.LanceDataset, schema: Schema, **options: Any
 ) -> lance.LanceDataset:
-    """The leaf after the commits that give it the namespace's schema.
+    """Commit what gives the leaf the namespace's schema, and return the new version.
 
-    Between two of them it has the namespace's fields, of which readers know the ids.
+    Between two commits the leaf has the namespace's fields under other names; readers go by ids.
     """
-    apart = _with_names_apart(schema, schema_of(dataset))
-    for goal in (schema,) if apart is schema else (apart, schema):
-        dataset = commits.commit(location, dataset, _alignment(dataset, goal), **how)
+    distinct = _with_distinct_names(schema, read_lance_schema(dataset))
+    for goal in (schema,) if distinct is schema else (distinct, schema):
+        dataset = apply_operation(location, dataset, _alignment_operation(dataset, goal), **options)
     return dataset
 
 
-def _with_names_apart(schema: Schema, leaf: Schema) -> Schema:
-    """The schema with a passing name for each field whose name another field has in the leaf.
+def _with_distinct_names(schema: Schema, leaf: Schema) -> Schema:
+    """Return the schema with temporary names for fields whose name another field has in the leaf.
 
-    Lance lets no name pass from one field to another in a single commit.
+    Lance cannot pass a name from one field to another in a single commit.
     """
     taken = {path: number for number in leaf.ids if (path := leaf.path_of(number)) is not None}
     used = {name for each in (leaf, schema) for name in _all_names(each)}
@@ -169,91 +169,95 @@ def _all_names(schema: Schema) -> Iterator[str]:
         yield from schema.path_of(number) or ()
 
 
-def _alignment(dataset: lance.LanceDataset, schema: Schema) -> LanceOperation.BaseOperation:
-    """What gives a leaf the namespace's schema."""
-    leaf = schema_of(dataset)
+def _alignment_operation(
+    dataset: lance.LanceDataset, schema: Schema
+) -> LanceOperation.BaseOperation:
+    """Return the operation that gives a leaf the namespace's schema."""
+    leaf = read_lance_schema(dataset)
     promoted = [name for name in schema.names if _is_promoted(name, leaf, schema)]
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     if promoted:
-        fragments = list(_promoted(dataset, leaf, schema, promoted))
-    return LanceOperation.Merge(fragments, lance_schema(schema, dataset))
+        fragments = list(_promote_fragments(dataset, leaf, schema, promoted))
+    return LanceOperation.Merge(fragments, to_lance_schema(schema, dataset))
 
 
-def _id(field: pa.Field) -> int:
+def _field_id(field: pa.Field) -> int:
     return int(field.metadata[_FIELD_ID])
 
 
-def _reshaped(array: pa.Array, leaf: pa.Field, field: pa.Field) -> pa.Array:
+def _reconcile_array(array: pa.Array, leaf: pa.Field, field: pa.Field) -> pa.Array:
     kind = field.type
     if not pt.is_nested(kind):
         return array.cast(kind) if array.type != kind else array
     if array.offset:
-        # Arrow builds no nested array with NULLs from a slice.
-        array = copied(array)
+        # Arrow cannot build a nested array with NULLs from a slice.
+        array = copy_array(array)
     mask = array.is_null() if array.null_count else None
     if pt.is_struct(kind):
-        children = {_id(child): (place, child) for place, child in enumerate(leaf.type)}
+        children = {_field_id(child): (position, child) for position, child in enumerate(leaf.type)}
         parts = []
         for child in kind:
-            if _id(child) in children:
-                place, old = children[_id(child)]
-                parts.append(_reshaped(array.field(place), old, child))
+            if _field_id(child) in children:
+                position, old = children[_field_id(child)]
+                parts.append(_reconcile_array(array.field(position), old, child))
             else:
                 parts.append(pa.nulls(len(array), child.type))
-        # Given as they are: a child that is not nullable may have no value under a NULL struct.
+        # Use the fields unchanged: a non-nullable child may have no value in a NULL struct.
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=mask)
     if (pt.is_list(kind) or pt.is_large_list(kind)) and pt.is_nested(kind.value_type):
-        values = _reshaped(array.values, leaf.type.value_field, kind.value_field)
+        values = _reconcile_array(array.values, leaf.type.value_field, kind.value_field)
         build = pa.LargeListArray if pt.is_large_list(kind) else pa.ListArray
         return build.from_arrays(array.offsets, values, type=kind, mask=mask)
     return array.cast(kind) if array.type != kind else array
 
 
 def _is_promoted(name: str, leaf: Schema, schema: Schema) -> bool:
-    """Whether a field in this column is stored in a narrower type."""
+    """Whether the leaf stores a field of this column in a narrower type."""
     column = schema.arrow.field(name)
     return any(
         leaf_type is not None and not pt.is_nested(kind) and leaf_type != kind
         for kind, leaf_type in (
-            (kind, _type_in(leaf, field_id)) for field_id, kind in _types(column)
+            (kind, _type_of(leaf, field_id)) for field_id, kind in _field_types(column)
         )
     )
 
 
-def _types(field: pa.Field) -> Iterator[tuple[int, pa.DataType]]:
+def _field_types(field: pa.Field) -> Iterator[tuple[int, pa.DataType]]:
     if field.metadata and _FIELD_ID in field.metadata:
-        yield _id(field), field.type
+        yield _field_id(field), field.type
     kind = field.type
-    for place in range(kind.num_fields):
-        yield from _types(kind.field(place))
+    for position in range(kind.num_fields):
+        yield from _field_types(kind.field(position))
 
 
-def _type_in(leaf: Schema, field_id: int) -> pa.DataType | None:
+def _type_of(leaf: Schema, field_id: int) -> pa.DataType | None:
     return leaf.type_of(field_id) if field_id in leaf.ids else None
 
 
-def _promoted(
+def _promote_fragments(
     dataset: lance.LanceDataset, leaf: Schema, schema: Schema, names: list[str]
 ) -> Iterator[FragmentMetadata]:
-    """The fragments, each with one more file that holds the columns in their wider types."""
-    # A detached version lends its ids to the files that are written against it. It has these
-    # columns only: Lance would ask for every other one that is not nullable.
+    """Yield the fragments, each with a new file that holds the columns in wider types."""
+    # Files get the field ids of the version that they are written against. This one has only these
+    # columns, because Lance requires every column that is not nullable.
     widened = Schema.of(pa.schema([schema.arrow.field(name) for name in names]))
     staged = LanceDataset.commit(
         dataset,
-        LanceOperation.Project(lance_schema(widened, dataset)),
+        LanceOperation.Project(to_lance_schema(widened, dataset)),
         read_version=dataset.version,
         detached=True,
     )
-    wider = pa.schema([plain_schema(schema).field(name) for name in names])
+    wider = pa.schema([to_row_schema(schema).field(name) for name in names])
     sources = [leaf.path_of(schema.id_of((name,))) for name in names]
     stored = [path[0] for path in sources if path is not None]
     for fragment in dataset.get_fragments():
-        rows = _rows_of(dataset, fragment, stored)
+        rows = _scan_fragment(dataset, fragment, stored)
         batches = (
             pa.RecordBatch.from_arrays(
                 [
-                    _reshaped(batch.column(old), leaf.arrow.field(old), schema.arrow.field(new))
+                    _reconcile_array(
+                        batch.column(old), leaf.arrow.field(old), schema.arrow.field(new)
+                    )
                     for old, new in zip(stored, names, strict=True)
                 ],
                 schema=wider,
@@ -266,15 +270,18 @@ def _promoted(
             max_rows_per_file=1 << 31,
             max_bytes_per_file=1 << 62,
         )
-        reach(Step.FILES_WRITTEN)
-        yield _with_replaced(fragment.metadata, new)
+        fault_point(FaultPoint.FILES_WRITTEN)
+        yield _replace_columns(fragment.metadata, new)
 
 
-def _rows_of(
+def _scan_fragment(
     dataset: lance.LanceDataset, fragment: LanceFragment, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a fragment, deleted ones too: files of one fragment have equal lengths."""
-    yield from batches_of(
+    """Yield all rows of a fragment, including deleted ones.
+
+    All files of a fragment have the same length.
+    """
+    yield from scan_batches(
         dataset,
         fragments=[fragment],
         columns=columns,
@@ -284,7 +291,7 @@ def _rows_of(
     )
 
 
-def _with_replaced(old: FragmentMetadata, new: FragmentMetadata) -> FragmentMetadata:
+def _replace_columns(old: FragmentMetadata, new: FragmentMetadata) -> FragmentMetadata:
     assert new.physical_rows == old.physical_rows
     replaced = {field_id for file in new.files for field_id in file.fields}
     kept = []

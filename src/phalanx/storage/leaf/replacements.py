@@ -1,5 +1,6 @@
-"""What was made of a version of a leaf beforehand, and stands for something in it: files written
-anew, or parts of indexes. It fits later versions as well, as long as they have what it was made of.
+"""Compacted files or index segments, prepared for a later commit.
+
+They also fit later versions of the leaf, as long as those have the fragments they were made from.
 """
 
 from __future__ import annotations
@@ -10,26 +11,34 @@ from typing import TypeAlias
 import lance
 
 from phalanx.storage.lance.location import Location
-from phalanx.storage.leaf import compaction as compacting
-from phalanx.storage.leaf import indexes as indexing
-from phalanx.storage.leaf.compaction import Compacted
+from phalanx.storage.leaf import compaction
+from phalanx.storage.leaf import indexes as leaf_indexes
+from phalanx.storage.leaf.compaction import CompactedFiles
 from phalanx.storage.leaf.indexes import BuiltIndex
 
-Replacement: TypeAlias = Compacted | BuiltIndex
+PreparedReplacement: TypeAlias = CompactedFiles | BuiltIndex
 
 
-def unchanged(
-    dataset: lance.LanceDataset, results: Sequence[Replacement]
-) -> tuple[Replacement, ...]:
-    """The results that fit a version of the leaf."""
-    files = compacting.unchanged(dataset, [x for x in results if isinstance(x, Compacted)])
-    parts = indexing.still_fitting(dataset, [x for x in results if isinstance(x, BuiltIndex)])
+def select_applicable_replacements(
+    dataset: lance.LanceDataset, replacements: Sequence[PreparedReplacement]
+) -> tuple[PreparedReplacement, ...]:
+    """Select the replacements that fit a version of the leaf."""
+    files = compaction.select_unchanged(
+        dataset, [x for x in replacements if isinstance(x, CompactedFiles)]
+    )
+    parts = leaf_indexes.select_applicable(
+        dataset, [x for x in replacements if isinstance(x, BuiltIndex)]
+    )
     return (*files, *parts)
 
 
-def stage(location: Location, dataset: lance.LanceDataset, results: Sequence[Replacement]) -> int:
-    """A detached version of a leaf with the results, which are all of one kind."""
-    files = [each for each in results if isinstance(each, Compacted)]
+def stage_replacements(
+    location: Location, dataset: lance.LanceDataset, replacements: Sequence[PreparedReplacement]
+) -> int:
+    """Create a detached version with the replacements, which are all of one kind."""
+    files = [each for each in replacements if isinstance(each, CompactedFiles)]
     if files:
-        return compacting.stage(location, dataset, files)
-    return indexing.stage(location, dataset, [x for x in results if isinstance(x, BuiltIndex)])
+        return compaction.stage_compaction(location, dataset, files)
+    return leaf_indexes.stage_indexes(
+        location, dataset, [x for x in replacements if isinstance(x, BuiltIndex)]
+    )

@@ -1,4 +1,4 @@
-"""Versions of a leaf that nobody sees yet: detached commits, and how they are rebased."""
+"""Detached versions of leaves, which no reader sees yet: how they are created and rebased."""
 
 from __future__ import annotations
 
@@ -13,70 +13,70 @@ from lance.fragment import FragmentMetadata
 
 from phalanx.errors import CommitConflict
 from phalanx.model.schema.schema import Schema
-from phalanx.storage import commits
-from phalanx.storage.lance.fault_points import Step, reach
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.scanning import count_of
+from phalanx.storage.lance.scanning import count_rows
+from phalanx.storage.lance.versions import apply_operation
 from phalanx.storage.leaf import leaf
-from phalanx.storage.leaf.leaf import Change
-from phalanx.storage.leaf.reconcile import check_ids
+from phalanx.storage.leaf.leaf import FragmentChange
+from phalanx.storage.leaf.reconcile import check_aligned
 
 
 @dataclass(frozen=True, slots=True)
 class StagedVersion:
-    """A version that a change made of a leaf, and how many rows came and went."""
+    """A detached version of a leaf, with the number of rows added and removed."""
 
     version: int
     added: int
     removed: int
 
 
-def stage(
+def stage_change(
     location: Location,
     dataset: lance.LanceDataset,
     fragments: tuple[FragmentMetadata, ...],
     schema: Schema,
     deletion: leaf.Deletion | None,
 ) -> StagedVersion | None:
-    """Make a detached version with the change; None where there is nothing to change."""
-    check_ids(dataset, schema, location)
-    found = Change() if deletion is None else deletion(dataset)
-    change = Change((*fragments, *found.new), found.updated, found.removed)
+    """Create a detached version with the change; None if nothing changes."""
+    check_aligned(dataset, schema, location)
+    found = FragmentChange() if deletion is None else deletion(dataset)
+    change = FragmentChange((*fragments, *found.new), found.updated, found.removed)
     if deletion is not None:
-        reach(Step.DELETIONS_WRITTEN)
-    if change.is_nothing:
+        fault_point(FaultPoint.DELETIONS_WRITTEN)
+    if change.is_empty:
         return None
     added = sum(fragment.num_rows for fragment in change.new)
-    return StagedVersion(_detached(location, dataset, change), added, found.rows_removed)
+    return StagedVersion(_stage_detached(location, dataset, change), added, found.rows_removed)
 
 
-def rebase(location: Location, base: int, staged: int, current: int) -> int:
-    """The staged change on top of a version that others have made meanwhile.
+def rebase_staged(location: Location, base: int, staged: int, current: int) -> int:
+    """Apply a staged change to a version that others have committed; return the new version.
 
-    New rows are added there too. Rows can be removed only from fragments that are as they were:
-    anything else raises `CommitConflict`.
+    New rows are added. Rows can be removed only from fragments that have not changed; otherwise
+    `CommitConflict` is raised.
     """
     after, now = location.open_leaf(staged), location.open_leaf(current)
-    before, fragments = _fragments(location.open_leaf(base)), _fragments(now)
-    change = _difference(before, _fragments(after))
+    before, fragments = _fragments_by_id(location.open_leaf(base)), _fragments_by_id(now)
+    change = _diff_fragments(before, _fragments_by_id(after))
     for number in (*change.removed, *(fragment.id for fragment in change.updated)):
         if fragments.get(number) != before[number]:
-            raise CommitConflict(f"Two changes of {location} remove rows of the same file.")
+            raise CommitConflict(f"Two changes of {location} remove rows from the same file.")
     new = tuple(
         fragment
         for each in change.new
         for fragment in (
-            # A deletion file is found by the number of its fragment, which will be another.
-            [_renumbered(each)]
+            # Lance finds a deletion file by its fragment's id, which will change.
+            [_without_ids(each)]
             if each.deletion_file is None
-            else copied_rows(location, after, [each], now)
+            else copy_rows(location, after, [each], now)
         )
     )
-    return _detached(location, now, dataclasses.replace(change, new=new))
+    return _stage_detached(location, now, dataclasses.replace(change, new=new))
 
 
-def _renumbered(fragment: FragmentMetadata) -> FragmentMetadata:
-    """A fragment that gets its numbers, and those of its rows, where it is added."""
+def _without_ids(fragment: FragmentMetadata) -> FragmentMetadata:
+    """Return a fragment whose id and row ids are assigned when it is added."""
     return dataclasses.replace(
         fragment,
         id=0,
@@ -86,53 +86,55 @@ def _renumbered(fragment: FragmentMetadata) -> FragmentMetadata:
     )
 
 
-def moved(source: Location, staged: int, target: Location, current: int, schema: Schema) -> int:
-    """The rows of a staged leaf added to another leaf, as a version of the latter."""
+def stage_moved_rows(
+    source: Location, staged: int, target: Location, current: int, schema: Schema
+) -> int:
+    """Add the rows of a staged leaf to another leaf. Return the latter's new version."""
     now = target.open_leaf(current)
-    check_ids(now, schema, target)
+    check_aligned(now, schema, target)
     rows = source.open_leaf(staged)
-    fragments = copied_rows(target, rows, [each.metadata for each in rows.get_fragments()], now)
-    return _detached(target, now, Change(fragments))
+    fragments = copy_rows(target, rows, [each.metadata for each in rows.get_fragments()], now)
+    return _stage_detached(target, now, FragmentChange(fragments))
 
 
-def emptied(location: Location, version: int) -> StagedVersion:
-    """A version without rows."""
+def stage_emptied(location: Location, version: int) -> StagedVersion:
+    """Create a detached version without rows."""
     dataset = location.open_leaf(version)
-    fragments = _fragments(dataset)
+    fragments = _fragments_by_id(dataset)
     if not fragments:
         return StagedVersion(version, 0, 0)
-    change = Change(removed=tuple(fragments))
-    return StagedVersion(_detached(location, dataset, change), 0, count_of(dataset))
+    change = FragmentChange(removed=tuple(fragments))
+    return StagedVersion(_stage_detached(location, dataset, change), 0, count_rows(dataset))
 
 
-def rewritten(location: Location, dataset: lance.LanceDataset, fragments: list[int]) -> int:
-    """A version in which the rows of some fragments are in new files, written by us."""
+def stage_rewritten(location: Location, dataset: lance.LanceDataset, fragments: list[int]) -> int:
+    """Create a detached version in which some fragments are rewritten into new files."""
     chosen = [each.metadata for each in dataset.get_fragments() if each.fragment_id in fragments]
-    new = tuple(_renumbered(each) for each in copied_rows(location, dataset, chosen, dataset))
-    return _detached(location, dataset, Change(new, removed=tuple(fragments)))
+    new = tuple(_without_ids(each) for each in copy_rows(location, dataset, chosen, dataset))
+    return _stage_detached(location, dataset, FragmentChange(new, removed=tuple(fragments)))
 
 
-def copied_rows(
+def copy_rows(
     target: Location,
     source: lance.LanceDataset,
     fragments: list[FragmentMetadata],
     into: lance.LanceDataset,
 ) -> tuple[FragmentMetadata, ...]:
-    """The rows of some fragments written into files of a leaf."""
+    """Write the rows of some fragments into files of a leaf."""
     wanted = {fragment.id for fragment in fragments}
     chosen = [each for each in source.get_fragments() if each.fragment_id in wanted]
     reader = source.scanner(fragments=chosen, scan_in_order=True).to_reader()
-    return leaf.write(into, target, reader)
+    return leaf.write_files(into, target, reader)
 
 
-def copied_files(
+def copy_files(
     dataset: lance.LanceDataset,
     source: Location,
     fragments: tuple[FragmentMetadata, ...],
     target: Location,
     into: lance.LanceDataset,
 ) -> tuple[FragmentMetadata, ...]:
-    """The rows of files that no version of a leaf lists yet, written into files of a leaf."""
+    """Write the rows of files that no version lists yet into files of a leaf."""
     staged = LanceDataset.commit(
         dataset,
         LanceOperation.Append(list(fragments)),
@@ -146,54 +148,55 @@ def copied_files(
         for each in staged.get_fragments()
         if any(file.path in ours for file in each.metadata.files)
     ]
-    return copied_rows(target, staged, chosen, into)
+    return copy_rows(target, staged, chosen, into)
 
 
-def rows_changed(
+def count_changed_rows(
     before: lance.LanceDataset | None,
     after: lance.LanceDataset | None,
     same_files: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[int, int]:
-    """How many rows came, and how many went, from one version of a leaf to another.
+    """Return how many rows were added and removed between two versions of a leaf.
 
-    `same_files` has for files that hold the same rows one that stands for all; it is asked only
-    where that may matter.
+    `same_files` maps files that hold the same rows to one of them. It is called only if needed.
     """
-    old = {} if before is None else _fragments(before)
-    new = {} if after is None else _fragments(after)
+    old = {} if before is None else _fragments_by_id(before)
+    new = {} if after is None else _fragments_by_id(after)
     moved = bool(old.keys() - new.keys()) and bool(new.keys() - old.keys())
     doubtful = moved or any(
         old[number].physical_rows == new[number].physical_rows
-        and not _same_rows(old[number], new[number], {})
+        and not _has_same_rows(old[number], new[number], {})
         for number in old.keys() & new.keys()
     )
     same = same_files() if doubtful else {}
     rows: defaultdict[str, int] = defaultdict(int)
     for number in old.keys() | new.keys():
         was, now = old.get(number), new.get(number)
-        together = was is not None and now is not None and _same_rows(was, now, same)
-        # By what the rows are the same: files of one kind, or the fragment itself.
+        together = was is not None and now is not None and _has_same_rows(was, now, same)
+        # Count by what identifies the rows: the fragment, or a group of files with the same rows.
         if was is not None:
-            rows[f"#{number}" if together else _kind(was, same)] -= was.num_rows
+            rows[f"#{number}" if together else _file_group(was, same)] -= was.num_rows
         if now is not None:
-            rows[f"#{number}" if together else _kind(now, same)] += now.num_rows
+            rows[f"#{number}" if together else _file_group(now, same)] += now.num_rows
     counts = rows.values()
     return sum(max(0, each) for each in counts), sum(max(0, -each) for each in counts)
 
 
-def _kind(fragment: FragmentMetadata, same: Mapping[str, str]) -> str:
+def _file_group(fragment: FragmentMetadata, same: Mapping[str, str]) -> str:
     path = fragment.files[0].path
     return same.get(path, path)
 
 
-def _same_rows(one: FragmentMetadata, other: FragmentMetadata, same: Mapping[str, str]) -> bool:
-    """Whether two fragments hold the same rows, apart from deleted ones."""
+def _has_same_rows(one: FragmentMetadata, other: FragmentMetadata, same: Mapping[str, str]) -> bool:
+    """Whether two fragments hold the same rows, ignoring deletions."""
     paths = {same.get(file.path, file.path) for file in one.files}
     return any(same.get(file.path, file.path) in paths for file in other.files)
 
 
-def _difference(old: dict[int, FragmentMetadata], new: dict[int, FragmentMetadata]) -> Change:
-    return Change(
+def _diff_fragments(
+    old: dict[int, FragmentMetadata], new: dict[int, FragmentMetadata]
+) -> FragmentChange:
+    return FragmentChange(
         new=tuple(fragment for number, fragment in new.items() if number not in old),
         updated=tuple(
             fragment
@@ -204,11 +207,11 @@ def _difference(old: dict[int, FragmentMetadata], new: dict[int, FragmentMetadat
     )
 
 
-def _fragments(dataset: lance.LanceDataset) -> dict[int, FragmentMetadata]:
+def _fragments_by_id(dataset: lance.LanceDataset) -> dict[int, FragmentMetadata]:
     return {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
 
 
-def _detached(location: Location, dataset: lance.LanceDataset, change: Change) -> int:
-    committed = commits.commit(location, dataset, change.operation(), detached=True)
-    reach(Step.VERSION_STAGED)
+def _stage_detached(location: Location, dataset: lance.LanceDataset, change: FragmentChange) -> int:
+    committed = apply_operation(location, dataset, change.to_operation(), detached=True)
+    fault_point(FaultPoint.VERSION_STAGED)
     return int(committed.version)

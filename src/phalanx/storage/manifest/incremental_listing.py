@@ -1,4 +1,4 @@
-"""The leaves of the manifest, brought from one version to a later one by what has changed."""
+"""The leaves of a manifest version, computed from those of an earlier one and what changed."""
 
 from __future__ import annotations
 
@@ -13,35 +13,40 @@ import pyarrow.compute as pc
 from lance import LanceFragment
 from lance.fragment import FragmentMetadata
 
-from phalanx.planning.pruning.scan_plan import LOCATION, OBJECT_ID, READ_VERSION, ROW_ADDRESS
-from phalanx.storage.lance.failures import reading
+from phalanx.planning.pruning.leaf_columns import (
+    LEAF_LOCATION,
+    LEAF_OBJECT_ID,
+    LEAF_VERSION,
+    MANIFEST_ROW,
+)
 from phalanx.storage.leaf.leaf import OFFSET_BITS, OFFSET_MASK
-from phalanx.storage.manifest.leaf_tables import in_order
-from phalanx.storage.manifest.rows import ADDRESS, Addresses
+from phalanx.storage.manifest.cached_rows import read_live_addresses
+from phalanx.storage.manifest.leaf_tables import sort_leaves
+from phalanx.storage.manifest.rows import RowAddresses
 
-# The leaves, by spec, that some fragments of the manifest list.
-Listing = Callable[[list[LanceFragment]], dict[int, pa.Table]]
+# Reads the leaves, by spec, that some fragments of the manifest list.
+ReadLeaves = Callable[[list[LanceFragment]], dict[int, pa.Table]]
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLeaves:
+class CachedLeaves:
     """All leaves of one version of the manifest, by spec, and the fragments that list them."""
 
     fragments: Mapping[int, FragmentMetadata]
     leaves: Mapping[int, pa.Table]
 
     @classmethod
-    def of(cls, dataset: lance.LanceDataset, leaves: Mapping[int, pa.Table]) -> KnownLeaves:
-        """What is known of a version whose leaves have been read."""
+    def of(cls, dataset: lance.LanceDataset, leaves: Mapping[int, pa.Table]) -> CachedLeaves:
+        """Return the leaves that were read from a version."""
         fragments = {each.fragment_id: each.metadata for each in dataset.get_fragments()}
         return cls(fragments, leaves)
 
-    def brought_to(
-        self, dataset: lance.LanceDataset, listing: Listing
+    def update_to(
+        self, dataset: lance.LanceDataset, read_leaves: ReadLeaves
     ) -> dict[int, pa.Table] | None:
-        """The leaves of a later version, of which only new fragments are read.
+        """Return the leaves of a later version, reading only its new fragments.
 
-        None where that would not do: the manifest has other columns by now.
+        None if that is not possible because the columns of the manifest changed.
         """
         now = {each.fragment_id: each for each in dataset.get_fragments()}
         changed = [
@@ -57,54 +62,50 @@ class KnownLeaves:
         new = [each for number, each in now.items() if number not in self.fragments]
         if not new and not changed:
             return dict(self.leaves)
-        listed = listing(new)
-        alive = {number: _offsets(now[number]) for number in changed if number in now}
+        listed = read_leaves(new)
+        alive = {
+            number: read_live_addresses(now[number]) & OFFSET_MASK
+            for number in changed
+            if number in now
+        }
         return {
-            spec_id: _combined(leaves, _is_alive(leaves, changed, alive), listed[spec_id])
+            spec_id: _combine(leaves, _find_live_leaves(leaves, changed, alive), listed[spec_id])
             for spec_id, leaves in self.leaves.items()
         }
 
 
-def _offsets(fragment: LanceFragment) -> Addresses:
-    """Where the rows of a fragment are that nobody has deleted."""
-    with reading("read the rows that the manifest lists"):
-        rows = fragment.to_table(columns=[], with_row_address=True)
-    found: Addresses = rows.column(ADDRESS).to_numpy() & OFFSET_MASK
-    return found
-
-
-def _is_alive(
-    leaves: pa.Table, changed: list[int], alive: Mapping[int, Addresses]
+def _find_live_leaves(
+    leaves: pa.Table, changed: list[int], alive: Mapping[int, RowAddresses]
 ) -> npt.NDArray[np.bool_]:
-    """Whether each leaf's row is still where it was."""
-    addresses = leaves.column(ROW_ADDRESS).to_numpy()
+    """Return for each leaf whether its manifest row still exists at the same address."""
+    addresses = leaves.column(MANIFEST_ROW).to_numpy()
     numbers = addresses >> OFFSET_BITS
     found = np.ones(len(addresses), dtype=bool)
     for number in changed:
-        mine = np.flatnonzero(numbers == number)
-        if not len(mine):
+        inside = np.flatnonzero(numbers == number)
+        if not len(inside):
             continue
-        offsets = addresses[mine] & OFFSET_MASK
+        offsets = addresses[inside] & OFFSET_MASK
         present = np.zeros(int(offsets.max()) + 1, dtype=bool)
         if number in alive:
             kept = alive[number]
             present[kept[kept < len(present)]] = True
-        found[mine] = present[offsets]
+        found[inside] = present[offsets]
     return found
 
 
-def _combined(leaves: pa.Table, alive: npt.NDArray[np.bool_], new: pa.Table) -> pa.Table:
-    """The leaves with new rows in place of those that they replace."""
-    places = pc.index_in(leaves.column(OBJECT_ID), new.column(OBJECT_ID))
-    is_replaced = places.is_valid()
+def _combine(leaves: pa.Table, alive: npt.NDArray[np.bool_], new: pa.Table) -> pa.Table:
+    """Return the leaves with new rows added, or in place of the rows they replace."""
+    indices = pc.index_in(leaves.column(LEAF_OBJECT_ID), new.column(LEAF_OBJECT_ID))
+    is_replaced = indices.is_valid()
     if new.num_rows:
         # The partition values of a leaf never change.
-        for name in (LOCATION, READ_VERSION, ROW_ADDRESS):
-            column = pc.if_else(is_replaced, new.column(name).take(places), leaves.column(name))
+        for name in (LEAF_LOCATION, LEAF_VERSION, MANIFEST_ROW):
+            column = pc.if_else(is_replaced, new.column(name).take(indices), leaves.column(name))
             leaves = leaves.set_column(leaves.column_names.index(name), name, column)
     stays = pc.or_(is_replaced, pa.array(alive))
     if not pc.all(stays).as_py():
         leaves = leaves.filter(stays)
-    replacing = pc.unique(places.drop_null()).to_numpy()
+    replacing = pc.unique(indices.drop_null()).to_numpy()
     fresh = new.take(pa.array(np.setdiff1d(np.arange(new.num_rows), replacing), pa.int64()))
-    return in_order(pa.concat_tables([leaves, fresh])) if fresh.num_rows else leaves
+    return sort_leaves(pa.concat_tables([leaves, fresh])) if fresh.num_rows else leaves

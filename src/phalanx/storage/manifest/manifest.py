@@ -6,7 +6,7 @@ One `Manifest` is one version of it, and never changes (format: Manifest Table S
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,47 +23,56 @@ from phalanx.errors import (
     StorageFailure,
     UnknownSpec,
 )
+from phalanx.planning.pruning.leaf_columns import LEAF_OBJECT_ID, LEAF_VERSION, MANIFEST_ROW
 from phalanx.planning.pruning.prune import Pruning
-from phalanx.planning.pruning.scan_plan import OBJECT_ID, READ_VERSION, ROW_ADDRESS
-from phalanx.storage.lance.failures import plain_reason, reading
-from phalanx.storage.lance.location import Location, new_cache
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.lance.scanning import count_of, rows_at, table_of
+from phalanx.storage.lance.failures import summarize_error, translate_read_errors
+from phalanx.storage.lance.location import Location, create_session
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.lance.scanning import count_rows, scan_table, take_rows
 from phalanx.storage.leaf.marks import Mark
 from phalanx.storage.leaf.reconcile import AlignedLeaves
+from phalanx.storage.manifest.cached_rows import CachedRows
 from phalanx.storage.manifest.columns import READ_VERSION as STORED_VERSION
-from phalanx.storage.manifest.columns import check_columns, check_tables, completed, plain
-from phalanx.storage.manifest.incremental_listing import KnownLeaves
-from phalanx.storage.manifest.leaf_tables import by_spec, filtered, in_order, of_spec
-from phalanx.storage.manifest.pins import PINS, Tag, is_pinned, resolved
-from phalanx.storage.manifest.rows import ADDRESS
-from phalanx.storage.state.naming import SEPARATOR, is_number, spec_namespace
-from phalanx.storage.state.properties import MODE, Properties, properties_of
-from phalanx.storage.state.table_state import LeafListing, LeafShape
+from phalanx.storage.manifest.columns import (
+    check_required_columns,
+    check_table_rows,
+    normalize_types,
+    select_columns,
+)
+from phalanx.storage.manifest.incremental_listing import CachedLeaves
+from phalanx.storage.manifest.leaf_tables import (
+    filter_leaves,
+    sort_leaves,
+    split_by_spec,
+    to_leaves,
+)
+from phalanx.storage.manifest.pins import PIN_NAMES, PinnedTag, build_pin_filter, resolve_locations
+from phalanx.storage.manifest.rows import LANCE_ROW_ADDRESS, RowAddresses
+from phalanx.storage.state.naming import SEPARATOR, is_snapshot_number, spec_namespace
+from phalanx.storage.state.properties import MODE, Properties, parse_properties
+from phalanx.storage.state.table_state import LeafShape, TableState
 
-DIRECTORY = "__manifest"
-# The version that a manifest has when it is made: of two that are, a store refuses one.
+MANIFEST_DIRECTORY = "__manifest"
+# The version of a new manifest: a store refuses one of two concurrent creators.
 FIRST_VERSION = 2
 # The row that every strong commit changes.
-HEAD = "__phalanx_head"
-# Up to here reading all rows costs no more than having Lance filter them.
-_FEW_ROWS = 4096
-# More ids than these are not put into a filter.
-_MOST_LISTED = 1000
+HEAD_ROW_ID = "__phalanx_head"
+# With more ids, reading all rows is cheaper than a filter.
+_MAX_IDS_IN_FILTER = 1000
 
 
 @dataclass(slots=True)
 class _Shared:
-    """What all versions of one manifest know: the newest that any of them was asked for.
+    """State that all versions of one manifest share: the newest version loaded so far.
 
-    The cache is theirs alone: a namespace may be deleted and made anew at the same path.
+    The cache is not global, because a namespace may be deleted and created again at its path.
     """
 
     newest: Manifest | None = None
-    cache: Any = field(default_factory=new_cache)
+    cache: Any = field(default_factory=create_session)
 
 
-class Manifest(LeafListing):
+class Manifest(TableState):
     """One version of a namespace's manifest."""
 
     def __init__(
@@ -72,74 +81,77 @@ class Manifest(LeafListing):
         dataset: lance.LanceDataset,
         earlier: Manifest | None = None,
         shared: _Shared | None = None,
-        place: Location | None = None,
+        location: Location | None = None,
     ) -> None:
         self.root = root
-        self._place = place
+        self._location = location
         self.dataset = dataset
         self.version: int = dataset.version
-        check_columns(dataset.schema.names, root)
-        self.properties: Properties = self._properties()
+        check_required_columns(dataset.schema.names, root)
+        self.properties: Properties = self._read_properties()
         self.root = replace(
-            root.of_table(self.properties.salt), checksums=self.properties.checksums
+            root.with_table(self.properties.salt), checksums=self.properties.checksums
         )
         self._leaves: dict[int, pa.Table] | None = None
-        self._known = None if earlier is None else earlier._known_to(self)
+        self._earlier_leaves = None if earlier is None else earlier._cached_leaves_for(self)
+        self._earlier_rows = None if earlier is None else earlier._latest_cached_rows
+        self._cached_rows: CachedRows | None = None
+        self._has_read_cache = False
         self._total: int | None = None
-        self._asked = 0
+        self._pruned_reads = 0
         self._shared: _Shared = shared or _Shared()
         self._is_staged = False
-        self._tags: list[Tag] = []
+        self._tags: list[PinnedTag] = []
         self._rows: dict[str, pa.Table] = {}
         self._pinned: tuple[str, ...] | None = None
 
     @property
     def layout(self) -> str:
-        """How the table is stored: the newest format, or a draft that has a manifest too."""
+        """The layout: that of the newest format, or of a draft with a manifest."""
         return self.properties.layout
 
     @property
-    def place(self) -> Location:
-        """Where the manifest is stored: in the root, unless the namespace is just being made."""
-        return self._place or self.root.own(DIRECTORY)
+    def location(self) -> Location:
+        """Where the manifest is stored: in the root, unless the namespace is being created."""
+        return self._location or self.root.subfolder(MANIFEST_DIRECTORY)
 
     @property
-    def version_before(self) -> int:
-        """What a snapshot notes as the version of the manifest that it was committed to.
+    def base_version(self) -> int:
+        """The manifest version that a snapshot records as the one it was committed on.
 
-        With the first snapshot of a namespace that is just being made it comes to its place.
+        A namespace that is being created is installed together with its first snapshot.
         """
-        return self.version if self._place is None else FIRST_VERSION - 1
+        return self.version if self._location is None else FIRST_VERSION - 1
 
     @classmethod
     def open(
-        cls, root: Location, earlier: Manifest | None = None, place: Location | None = None
+        cls, root: Location, earlier: Manifest | None = None, location: Location | None = None
     ) -> Manifest:
-        """The newest version of a namespace's manifest.
+        """Open the newest version of a namespace's manifest.
 
-        What is known of an earlier version need not be read again. That of a namespace which is
-        just being made is at another place than its root.
+        The leaves of `earlier` are reused, so that only changes are read. `location` is where the
+        manifest of a namespace that is being created is stored.
         """
         shared = _Shared() if earlier is None else earlier._shared
         try:
-            dataset = (place or root.own(DIRECTORY)).open(cache=shared.cache)
+            dataset = (location or root.subfolder(MANIFEST_DIRECTORY)).open(session=shared.cache)
         except (OSError, ValueError) as error:
             if "not found" not in str(error).lower():
-                raise StorageFailure(f"Cannot open {root}: {plain_reason(error)}") from None
+                raise StorageFailure(f"Cannot open {root}: {summarize_error(error)}") from None
             raise NotPartitioned(
-                f"Cannot open {root}: there is no partitioned namespace (no {DIRECTORY} table in "
-                "it). Check the path, or create it with phalanx.create."
+                f"Cannot open {root}: no partitioned namespace found (no {MANIFEST_DIRECTORY} "
+                "table in it). Check the path, or create it with phalanx.create."
             ) from None
-        return cls(root, dataset, earlier, shared, place)
+        return cls(root, dataset, earlier, shared, location)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A manifest is pickled as its place and version: what Lance holds cannot be."""
+        """Pickle a manifest as its root and version, because Lance datasets cannot be pickled."""
         if self._is_staged:
             raise PhalanxError(
-                f"Cannot pickle what a transaction sees of {self.root}: nobody else sees it. "
-                "Commit it first, or send the rows."
+                f"Cannot pickle what a transaction sees of {self.root}: other processes cannot see "
+                "it. Commit it first, or send the rows."
             )
-        return _opened_at, (self.root, self.version)
+        return _open_at, (self.root, self.version)
 
     def __copy__(self) -> Manifest:
         view = object.__new__(type(self))
@@ -147,43 +159,57 @@ class Manifest(LeafListing):
         return view
 
     def at_version(self, version: int) -> Manifest:
-        """Another version of the same manifest."""
+        """Open another version of the same manifest."""
         shared = _Shared(cache=self._shared.cache)
-        return Manifest(self.root, self._opened(version), None, shared, self._place)
+        return Manifest(self.root, self._open_dataset(version), None, shared, self._location)
 
-    def opened_again(self) -> lance.LanceDataset:
-        """This version as another object, for Lance to change."""
-        return self._opened(self.version)
+    def reopen_dataset(self) -> lance.LanceDataset:
+        """Open this version as another dataset, which Lance may change."""
+        return self._open_dataset(self.version)
 
-    def _opened(self, version: int) -> lance.LanceDataset:
-        return self.place.open(version, self._shared.cache)
+    def _open_dataset(self, version: int) -> lance.LanceDataset:
+        return self.location.open(version, self._shared.cache)
 
-    def latest(self) -> Manifest:
-        """The newest version; this one if nothing changed."""
+    def load_latest(self) -> Manifest:
+        """Return the newest version, which is this one if nothing changed."""
         known = self._shared.newest
         newest = known or self
         with suppress(OSError, ValueError):
-            # A tag can move without the manifest.
-            if newest.dataset.latest_version == newest.version and newest._tags_stand():
+            # A tag can move without a change of the manifest.
+            if newest.dataset.latest_version == newest.version and newest._are_tags_unchanged():
                 return newest
-        found = Manifest.open(self.root, newest, self._place)
+        found = Manifest.open(self.root, newest, self._location)
         now = self._shared.newest
-        # Another thread may have found a later one meanwhile.
+        # Another thread may have loaded a later version meanwhile.
         if now is known or now is None or now.version < found.version:
             self._shared.newest = found
         return found
 
+    def remember_commit(
+        self, committed: lance.LanceDataset, added: pa.Table, removed: RowAddresses
+    ) -> None:
+        """Keep the version that a commit made from this one, so that it need not be read again."""
+        cached = self._cached_rows
+        rows = None if cached is None else cached.change(committed, added, removed)
+        known = self._shared.newest
+        if rows is None or self._location is not None or (known or self) is not self:
+            return
+        made = Manifest(self.root, committed, self, self._shared)
+        made._cached_rows, made._has_read_cache, made._earlier_rows = rows, True, None
+        if self._shared.newest is known:
+            self._shared.newest = made
+
     @property
-    def commit(self) -> str | None:
-        """What names this version among all that ever were at its path; None if nothing does."""
+    def transaction_id(self) -> str | None:
+        """The id of the transaction that made this version; None if Lance does not record it."""
         with suppress(OSError, ValueError):
             transaction = self.dataset.read_transaction(self.version)
             return None if transaction is None else str(transaction.uuid)
         return None
 
     def check_current(self, latest: Manifest | None = None) -> None:
-        """Refuse to go on under a schema or specs that another writer has changed."""
-        now, here = (latest or self.latest()).properties, self.properties
+        """Refuse to continue if another writer changed the schema or the specs."""
+        now, here = (latest or self.load_latest()).properties, self.properties
         if now.schema != here.schema or now.specs != here.specs:
             raise CommitConflict(
                 f"Cannot write to {self.root}: another writer changed its schema or its specs "
@@ -192,26 +218,30 @@ class Manifest(LeafListing):
 
     @property
     def shape(self) -> LeafShape:
-        """Leaves that hold all columns, under the namespace's field ids."""
+        """Leaves that store all columns, with the namespace's field ids."""
         mark = str(Mark.of("weak", self.properties))
         return AlignedLeaves(self.properties.schema, self.check_current, mark)
 
-    def _properties(self) -> Properties:
+    def _read_properties(self) -> Properties:
         metadata = self.dataset.metadata
-        found = properties_of(metadata, self.root.uri)
-        # Another writer of the format says strong only by what it writes.
+        found = parse_properties(metadata, self.root.uri)
+        # Other writers of the format do not record the mode: their rows show it.
         columns = self.dataset.schema.names
-        written = is_pinned(columns) if found.is_drafted else "object_type = 'table_version'"
-        if not metadata.get(MODE) and count_of(self.dataset, written):
+        written = (
+            build_pin_filter(columns)
+            if found.has_expression_specs
+            else "object_type = 'table_version'"
+        )
+        if not metadata.get(MODE) and count_rows(self.dataset, written):
             return replace(found, mode="strong")
         return found
 
-    def _tags_stand(self) -> bool:
-        return all(in_parallel(lambda tag: tag.stands, self._tags))
+    def _are_tags_unchanged(self) -> bool:
+        return all(map_parallel(lambda tag: tag.is_unchanged, self._tags))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────
 
-    def table(
+    def read_rows(
         self,
         condition: str,
         columns: Sequence[str] | None = None,
@@ -220,247 +250,330 @@ class Manifest(LeafListing):
         limit: int | None = None,
         fragments: list[lance.LanceFragment] | None = None,
     ) -> pa.Table:
-        """Some rows, with the format's columns in the types that `manifest_columns` names.
+        """Return the rows that match a condition, with the format's columns in `COLUMN_TYPES`.
 
-        A column that is asked for and that the manifest lacks is NULL.
+        A requested column that the manifest lacks is NULL. `select_rows` reads common sets of rows
+        faster.
         """
         names = self.dataset.schema.names
-        rows = self.read(
+        rows = self.scan_rows(
             columns=None if columns is None else [name for name in columns if name in names],
             filter=condition,
             with_row_address=with_row_address,
             limit=limit,
             fragments=fragments,
         )
-        rows = plain(rows, self.root)
+        return self._present(rows, columns, with_row_address)
+
+    def select_rows(
+        self,
+        kind: str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        ids: Collection[str] | None = None,
+        prefix: str | None = None,
+        with_row_address: bool = False,
+    ) -> pa.Table:
+        """Return the rows of an object type, with one of some ids, or with a prefix of the id.
+
+        A small manifest is read once for all such calls. The columns are those of `read_rows`.
+        """
+        cached = self._load_cached_rows()
+        if cached is None:
+            condition = _build_condition(kind, ids, prefix)
+            rows = self.read_rows(condition, columns, with_row_address=with_row_address)
+            if ids is None or len(ids) <= _MAX_IDS_IN_FILTER:
+                return rows
+            return rows.filter(pc.is_in(rows.column("object_id"), pa.array(ids, pa.string())))
+        rows = cached.select(kind, ids, prefix)
+        if not with_row_address:
+            rows = rows.drop_columns(LANCE_ROW_ADDRESS)
+        if columns is not None:
+            wanted = [*columns, LANCE_ROW_ADDRESS]
+            rows = rows.select([name for name in rows.column_names if name in wanted])
+        return self._present(rows, columns, with_row_address)
+
+    def _present(
+        self, rows: pa.Table, columns: Sequence[str] | None, with_row_address: bool
+    ) -> pa.Table:
+        rows = normalize_types(rows, self.root)
         if columns is None:
             return rows
-        return completed(rows, [*columns, *([ADDRESS] if with_row_address else [])])
+        return select_columns(rows, [*columns, *([LANCE_ROW_ADDRESS] if with_row_address else [])])
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the manifest has so few rows that `select_rows` keeps all in memory."""
+        return self._load_cached_rows() is not None
+
+    def _load_cached_rows(self) -> CachedRows | None:
+        """Return all rows of a small manifest; None if it has too many rows."""
+        if not self._has_read_cache:
+            # Another thread may be doing the same.
+            found = CachedRows.read(self.dataset, self._earlier_rows)
+            if found is not None:
+                with translate_read_errors(f"read the manifest of {self.root}"):
+                    # Damaged files may decode to invalid text.
+                    found.rows.validate(full=True)
+            self._cached_rows, self._has_read_cache = found, True
+            self._earlier_rows = None
+        return self._cached_rows
+
+    @property
+    def _latest_cached_rows(self) -> CachedRows | None:
+        """The rows for a later version to begin with."""
+        return self._cached_rows or self._earlier_rows
 
     @property
     def pinned(self) -> tuple[str, ...]:
-        """The object ids of tables whose rows say what is read of them, in order."""
-        return () if self.has_stale_pins else self._named_pins()
+        """The sorted object ids of tables whose rows have a pin."""
+        return () if self.has_stale_pins else self._list_pinned()
 
     @property
     def has_stale_pins(self) -> bool:
-        """Whether rows name versions that only a strong mode which has ended had them name."""
-        return bool(self._named_pins()) and self.has_left_strong
+        """Whether rows still have pins of a strong mode that has ended."""
+        return (
+            self._stored_mode == "weak" and bool(self._list_pinned()) and self.has_stale_strong_rows
+        )
 
-    def _named_pins(self) -> tuple[str, ...]:
+    def _list_pinned(self) -> tuple[str, ...]:
         if self._pinned is None:
-            rows = self.table(is_pinned(self.dataset.schema.names), ["object_id"])
+            stored = self.dataset.schema.names
+            if not self.is_small:
+                rows = self.read_rows(build_pin_filter(stored), ["object_id"])
+            else:
+                pins = [name for name in PIN_NAMES if name in stored]
+                rows = self.select_rows("table", ["object_id", *pins])
+                is_pinned = pa.array([False] * rows.num_rows, pa.bool_())
+                for name in pins:
+                    is_pinned = pc.or_(is_pinned, rows.column(name).is_valid())
+                rows = rows.filter(is_pinned)
             self._pinned = tuple(sorted(rows.column("object_id").to_pylist()))
         return self._pinned
 
     @property
     def total_partitions(self) -> int:
-        """How many leaf tables there are, under all specs."""
+        """The number of leaf tables under all specs."""
+        if self._total is None and self.is_small:
+            self.list_leaves()
         if self._total is None:
             self._check_spec_versions()
-            self._total = count_of(self.dataset, "object_type = 'table'")
+            self._total = count_rows(self.dataset, "object_type = 'table'")
         return self._total
 
-    def leaves(self, pruning: Pruning | None = None) -> dict[int, pa.Table]:
-        """The leaf tables of each spec that a predicate keeps, in the order of their values.
+    def list_leaves(self, pruning: Pruning | None = None) -> dict[int, pa.Table]:
+        """Return the leaves of each spec that a predicate keeps, sorted by partition values.
 
-        Each table has the `LEAF_COLUMNS`, and the fields of its spec by their ids.
+        Each table has the `LEAF_COLUMNS`, and a column for each partition field of its spec.
         """
-        if self._leaves is None and (self._known or self._is_worth_keeping(pruning)):
-            self._leaves = self._all_leaves()
+        if self._leaves is None and (self._earlier_leaves or self._should_cache_leaves(pruning)):
+            self._leaves = self._list_leaves()
         if self._leaves is None:
             assert pruning is not None
-            self._asked += 1
+            self._pruned_reads += 1
             self._check_spec_versions()
-            return by_spec(self._listed(pruning.manifest_filter), self.properties.specs)
+            rows = self.read_rows(
+                pruning.manifest_filter, self._stored_leaf_columns(), with_row_address=True
+            )
+            rows, self._tags = self.resolve_pins(rows)
+            return split_by_spec(rows, self.properties.specs)
         if pruning is None:
             return self._leaves
         return {
-            each.spec_id: filtered(
+            each.spec_id: filter_leaves(
                 self._leaves[each.spec_id], each.filter, self.properties.specs[each.spec_id]
             )
             for each in pruning.specs
         }
 
     def with_staged(self, versions: Mapping[str, int], added: pa.Table | None = None) -> Manifest:
-        """The same manifest as a transaction sees it: leaves in versions that it has staged.
+        """Return this manifest as a transaction sees it, with the versions that it staged.
 
-        `added` has the manifest rows of partitions that it made, under the newest spec.
+        `added` has the manifest rows of partitions that it created under the newest spec.
         """
         view = copy.copy(self)
         view._is_staged = True
-        view._leaves = dict(self.leaves())
+        view._leaves = dict(self.list_leaves())
         if added is not None:
             spec = self.properties.spec
             tables = added.filter(pc.equal(added.column("object_type"), "table"))
             blank = pa.nulls(tables.num_rows, pa.uint64())
-            tables = tables.append_column("read_version", blank).append_column(ADDRESS, blank)
-            new = of_spec(tables, spec)
-            view._leaves[spec.id] = in_order(pa.concat_tables([view._leaves[spec.id], new]))
+            tables = tables.append_column("read_version", blank).append_column(
+                LANCE_ROW_ADDRESS, blank
+            )
+            new = to_leaves(tables, spec)
+            view._leaves[spec.id] = sort_leaves(pa.concat_tables([view._leaves[spec.id], new]))
         names = pa.array(versions, pa.string())
         staged = pa.array(versions.values(), pa.uint64())
         for number, leaves in view._leaves.items():
-            places = pc.index_in(leaves.column(OBJECT_ID), names)
-            column = pc.coalesce(staged.take(places), leaves.column(READ_VERSION))
-            place = leaves.column_names.index(READ_VERSION)
-            view._leaves[number] = leaves.set_column(place, READ_VERSION, column)
+            indices = pc.index_in(leaves.column(LEAF_OBJECT_ID), names)
+            column = pc.coalesce(staged.take(indices), leaves.column(LEAF_VERSION))
+            index = leaves.column_names.index(LEAF_VERSION)
+            view._leaves[number] = leaves.set_column(index, LEAF_VERSION, column)
         view._total = sum(leaves.num_rows for leaves in view._leaves.values())
         return view
 
     def with_leaves(self, rows: pa.Table) -> Manifest:
-        """The same manifest, which lists other tables too: their rows, with their addresses."""
+        """Return this manifest with more tables, given by their rows and row addresses."""
         view = copy.copy(self)
         view._is_staged = True
-        more = by_spec(rows, self.properties.specs)
+        more = split_by_spec(rows, self.properties.specs)
         view._leaves = {
-            number: in_order(pa.concat_tables([leaves, more[number]]))
-            for number, leaves in self.leaves().items()
+            number: sort_leaves(pa.concat_tables([leaves, more[number]]))
+            for number, leaves in self.list_leaves().items()
         }
         view._total = sum(leaves.num_rows for leaves in view._leaves.values())
         return view
 
     def without_leaves(self, names: Iterable[str]) -> Manifest:
-        """The same manifest, which does not list the tables with these object ids."""
+        """Return this manifest without the tables with these object ids."""
         gone = pa.array(names, pa.string())
         view = copy.copy(self)
         view._is_staged = True
         view._leaves = {
-            number: leaves.filter(pc.invert(pc.is_in(leaves.column(OBJECT_ID), gone)))
-            for number, leaves in self.leaves().items()
+            number: leaves.filter(pc.invert(pc.is_in(leaves.column(LEAF_OBJECT_ID), gone)))
+            for number, leaves in self.list_leaves().items()
         }
         view._total = sum(leaves.num_rows for leaves in view._leaves.values())
         return view
 
-    def read(self, **options: Any) -> pa.Table:
-        """Rows of the manifest; the options are those of Lance's scanner."""
-        rows = table_of(self.dataset, **options)
-        with reading(f"read the manifest of {self.root}"):
-            # What Lance decodes of damaged bytes may be no text at all.
+    def scan_rows(self, **options: Any) -> pa.Table:
+        """Return stored rows; the options are those of Lance's scanner."""
+        rows = scan_table(self.dataset, **options)
+        with translate_read_errors(f"read the manifest of {self.root}"):
+            # Damaged files may decode to invalid text.
             rows.validate(full=True)
         return rows
 
-    def rows_of(self, object_ids: Iterable[str]) -> pa.Table:
-        """The rows with these ids, all their columns."""
-        names = list(object_ids)
-        if len(names) > _MOST_LISTED:
-            rows = self.table("true")
-            return rows.filter(pc.is_in(rows.column("object_id"), pa.array(names, pa.string())))
-        return self.table(_named(names))
+    def read_rows_by_id(self, object_ids: Iterable[str]) -> pa.Table:
+        """Return the rows with these ids, with all columns."""
+        return self.select_rows(ids=list(object_ids))
 
-    def rows_of_leaves(self, leaves: pa.Table) -> pa.Table:
-        """The rows that list these leaves, all their columns."""
-        names = leaves.column(OBJECT_ID).to_pylist()
-        if not names or self.dataset.has_stable_row_ids:
-            # Another writer made the manifest: its rows go by other numbers than their addresses.
-            return self.rows_of(names)
-        return plain(rows_at(self.dataset, leaves.column(ROW_ADDRESS).to_pylist()), self.root)
+    def read_leaf_rows(self, leaves: pa.Table) -> pa.Table:
+        """Return the rows that list these leaves, with all columns."""
+        names = leaves.column(LEAF_OBJECT_ID).to_pylist()
+        # With stable row ids, of another writer, Lance takes row ids instead of addresses.
+        if not names or self.is_small or self.dataset.has_stable_row_ids:
+            return self.read_rows_by_id(names)
+        return normalize_types(
+            take_rows(self.dataset, leaves.column(MANIFEST_ROW).to_pylist()), self.root
+        )
 
-    def row(self, object_id: str) -> pa.Table:
-        """The row with this id, if there is one: all its columns, and its address.
+    def read_row(self, object_id: str) -> pa.Table:
+        """Return the row with this id, if it exists, with all columns and its address.
 
-        It is looked for where the last commit wrote first.
+        In a manifest that is not kept in memory, the search begins with the fragment that the last
+        commit wrote.
         """
+        if object_id not in self._rows and self.is_small:
+            self._rows[object_id] = self.select_rows(ids=[object_id], with_row_address=True)
         if object_id not in self._rows:
-            condition = _named([object_id])
+            condition = _build_id_filter([object_id])
             newest = self.dataset.get_fragments()[-1:]
-            found = self.table(condition, with_row_address=True, fragments=newest)
+            found = self.read_rows(condition, with_row_address=True, fragments=newest)
             if not found.num_rows:
-                found = self.table(condition, with_row_address=True)
+                found = self.read_rows(condition, with_row_address=True)
             self._rows[object_id] = found
         return self._rows[object_id]
 
-    def _all_leaves(self) -> dict[int, pa.Table]:
-        """The leaves of this version: read, or what is known of an earlier one and has changed."""
+    def _list_leaves(self) -> dict[int, pa.Table]:
+        """Return all leaves, computed from those of an earlier version if possible."""
         # Another thread may be doing the same.
-        known, self._known = self._known, None
-        leaves = None if known is None else known.brought_to(self.dataset, self._listed_in)
+        known, self._earlier_leaves = self._earlier_leaves, None
+        leaves = None
+        if known is not None and not self.is_small:
+            leaves = known.update_to(self.dataset, self._list_leaves_in)
         if leaves is None:
-            leaves = self._listed_in(None)
+            leaves = self._list_leaves_in(None)
         self._total = sum(each.num_rows for each in leaves.values())
         return leaves
 
-    def _known_to(self, later: Manifest) -> KnownLeaves | None:
-        """What this version knows of its leaves, for a later one."""
-        if self._is_staged or self._mode != later._mode or self._tags:
+    def _cached_leaves_for(self, later: Manifest) -> CachedLeaves | None:
+        """Return the leaves of this version for a later one to reuse, if it can."""
+        if self._is_staged or self._stored_mode != later._stored_mode or self._tags:
             return None
         if self.properties.specs != later.properties.specs:
             return None
-        return self._known if self._leaves is None else KnownLeaves.of(self.dataset, self._leaves)
+        return (
+            self._earlier_leaves
+            if self._leaves is None
+            else CachedLeaves.of(self.dataset, self._leaves)
+        )
 
-    def _listed_in(self, fragments: list[lance.LanceFragment] | None) -> dict[int, pa.Table]:
-        """The leaves that some fragments (all) list."""
-        rows = self._listed("object_type = 'table'", fragments)
-        self._check_fields(rows)
-        leaves = by_spec(rows, self.properties.specs)
+    def _list_leaves_in(self, fragments: list[lance.LanceFragment] | None) -> dict[int, pa.Table]:
+        """Return the leaves that these fragments (None: all) list."""
+        stored = self._stored_leaf_columns()
+        if fragments is None:
+            rows = self.select_rows("table", stored, with_row_address=True)
+        else:
+            rows = self.read_rows(
+                "object_type = 'table'", stored, fragments=fragments, with_row_address=True
+            )
+        rows, self._tags = self.resolve_pins(rows)
+        self._check_partition_columns(rows)
+        leaves = split_by_spec(rows, self.properties.specs)
         if sum(each.num_rows for each in leaves.values()) < rows.num_rows:
             self._check_spec_versions()
         return leaves
 
-    def _listed(
-        self, condition: str, fragments: list[lance.LanceFragment] | None = None
-    ) -> pa.Table:
-        """The leaves under a condition, each with the version that its readers must read."""
-        stored = [name for name in self._columns() if name in self.dataset.schema.names]
-        rows = self.table(condition, stored, fragments=fragments, with_row_address=True)
-        rows, self._tags = self.read_of(rows)
-        return rows
+    def resolve_pins(self, rows: pa.Table) -> tuple[pa.Table, list[PinnedTag]]:
+        """Return `table` rows with the location and version to read, and the tags resolved.
 
-    def read_of(self, rows: pa.Table) -> tuple[pa.Table, list[Tag]]:
-        """Rows of tables with the location and version that are read; and the tags they go by.
-
-        A pin is what is read, in every layout and mode (format: Read Behavior). In strong mode a
-        row that names nothing is read as its highest `table_version` row says (Appendix C).
+        A pin counts in every layout and mode (format: Read Behavior). In strong mode a row
+        without a pin is read at its highest `table_version` row (Appendix C).
         """
-        pins = [name for name in PINS if name in rows.column_names]
+        pins = [name for name in PIN_NAMES if name in rows.column_names]
         is_pinned = any(rows.column(name).null_count < rows.num_rows for name in pins)
-        if is_pinned and self.has_left_strong:
-            # What a namespace that was strong has left there is over.
+        if is_pinned and self.has_stale_strong_rows:
+            # These pins are left over from strong mode.
             rows = rows.drop_columns(pins)
-        rows, tags = resolved(self.root, rows)
-        check_tables(rows, self.root)
+        rows, tags = resolve_locations(self.root, rows)
+        check_table_rows(rows, self.root)
         versions = rows.column(STORED_VERSION)
-        is_kept_by_rows = self.properties.mode == "strong" and not self.properties.is_drafted
+        is_kept_by_rows = (
+            self.properties.mode == "strong" and not self.properties.has_expression_specs
+        )
         if not is_kept_by_rows or not versions.null_count:
             return rows, tags
-        newest = self._newest_versions()
+        newest = self._read_newest_versions()
         listed = [newest.get(name) for name in rows.column("object_id").to_pylist()]
         filled = pc.coalesce(versions, pa.array(listed, pa.uint64()))
-        place = rows.column_names.index(STORED_VERSION)
-        return rows.set_column(place, STORED_VERSION, filled), tags
+        index = rows.column_names.index(STORED_VERSION)
+        return rows.set_column(index, STORED_VERSION, filled), tags
 
     @property
-    def _mode(self) -> str | None:
-        """The mode that a writer of Phalanx has set."""
+    def _stored_mode(self) -> str | None:
+        """The mode in the properties; None if another writer created the manifest."""
         mode: str | None = self.dataset.metadata.get(MODE)
         return mode
 
     @property
-    def has_left_strong(self) -> bool:
-        """Whether the mode is weak, and what it was strong with has not been cleared away yet.
+    def has_stale_strong_rows(self) -> bool:
+        """Whether the mode is weak, but rows of strong mode still remain.
 
-        Else what a row says is read counts in every mode.
+        Pins are ignored then; otherwise they count in every mode.
         """
-        return self._mode == "weak" and self.row(HEAD).num_rows > 0
+        return self._stored_mode == "weak" and self.read_row(HEAD_ROW_ID).num_rows > 0
 
-    def _newest_versions(self) -> dict[str, int]:
-        """What the highest `table_version` row of each table says (format: Appendix C)."""
-        rows = self.table("object_type = 'table_version'", ["object_id", STORED_VERSION])
+    def _read_newest_versions(self) -> dict[str, int]:
+        """Return the version in the highest `table_version` row of each table (Appendix C)."""
+        rows = self.select_rows("table_version", ["object_id", STORED_VERSION])
         found: dict[str, tuple[int, int]] = {}
         for object_id, version in zip(
             *(column.to_pylist() for column in rows.columns), strict=True
         ):
             table, _, number = object_id.rpartition(SEPARATOR)
-            if is_number(number) and version is not None:
+            if is_snapshot_number(number) and version is not None:
                 found[table] = max(found.get(table, (-1, 0)), (int(number), version))
         return {table: version for table, (_, version) in found.items()}
 
-    def _is_worth_keeping(self, pruning: Pruning | None) -> bool:
-        if pruning is None or self._asked > 0 or not self._has_fields():
+    def _should_cache_leaves(self, pruning: Pruning | None) -> bool:
+        if pruning is None or self._pruned_reads > 0 or not self._has_partition_columns():
             return True
-        return count_of(self.dataset) <= _FEW_ROWS
+        return self.is_small
 
-    def _has_fields(self) -> bool:
-        """Whether Lance can prune: the manifest has each partition field, and in its type."""
+    def _has_partition_columns(self) -> bool:
+        """Whether the manifest has each partition field in its type, so that Lance can filter."""
         stored = {column.name: column.type for column in self.dataset.schema}
         return all(
             stored.get(field.column) == field.result_type
@@ -468,8 +581,8 @@ class Manifest(LeafListing):
             for field in spec.fields
         )
 
-    def _check_fields(self, rows: pa.Table) -> None:
-        """Refuse partitions without the columns that hold their values."""
+    def _check_partition_columns(self, rows: pa.Table) -> None:
+        """Refuse partitions if the columns with their values are missing."""
         for number, spec in self.properties.specs.items():
             missing = [each.column for each in spec.fields if each.column not in rows.column_names]
             if not missing:
@@ -478,42 +591,59 @@ class Manifest(LeafListing):
             if pc.any(pc.starts_with(rows.column("object_id"), prefix)).as_py():
                 raise InvalidManifest(
                     f"The manifest of {self.root} lists partitions under {spec_namespace(number)}, "
-                    f"and has no column {missing[0]!r} with their values. Something else has "
-                    "written it. Restore the column."
+                    f"and has no column {missing[0]!r} with their values. Another program wrote "
+                    "it. Restore the column."
                 )
 
-    def _columns(self) -> list[str]:
+    def _stored_leaf_columns(self) -> list[str]:
         fields = {field.column for spec in self.properties.specs.values() for field in spec.fields}
-        return ["object_id", "location", *PINS, *sorted(fields)]
+        columns = ["object_id", "location", *PIN_NAMES, *sorted(fields)]
+        return [name for name in columns if name in self.dataset.schema.names]
 
     def _check_spec_versions(self) -> None:
-        """Refuse data under a spec that has no definition: it would be left out in silence."""
+        """Refuse leaves of a spec without a definition: scans would silently skip them."""
         known = " OR ".join(
             f"object_id LIKE '{spec_namespace(number)}$%'" for number in self.properties.specs
         )
-        unknown = self.table(f"object_type = 'table' AND NOT ({known})", ["object_id"], limit=1)
+        unknown = self.read_rows(f"object_type = 'table' AND NOT ({known})", ["object_id"], limit=1)
         if unknown.num_rows:
             name = unknown.column(0)[0].as_py().split(SEPARATOR)[0]
             raise UnknownSpec(
                 f"{self.root} holds data under {name}, but has no partition_spec_{name}: expected "
-                f"one of {', '.join(map(spec_namespace, self.properties.specs))}. It was written "
-                "by something else, or its properties were lost. Restore the property."
+                f"one of {', '.join(map(spec_namespace, self.properties.specs))}. Another program "
+                "wrote it, or its properties were lost. Restore the property."
             )
 
 
-def _opened_at(root: Location, version: int) -> Manifest:
-    """A version of a manifest, in whichever process."""
+def _open_at(root: Location, version: int) -> Manifest:
+    """Open a version of a manifest, in the process that unpickles it."""
     shared = _Shared()
     try:
-        return Manifest(root, root.own(DIRECTORY).open(version, shared.cache), shared=shared)
+        return Manifest(
+            root, root.subfolder(MANIFEST_DIRECTORY).open(version, shared.cache), shared=shared
+        )
     except (OSError, ValueError) as error:
         raise StorageFailure(
-            f"Cannot open {root} as it was when it was pickled: {plain_reason(error)} A vacuum "
+            f"Cannot open {root} as it was when it was pickled: {summarize_error(error)} A vacuum "
             "removes old snapshots: open the table again."
         ) from None
 
 
-def _named(object_ids: Iterable[str]) -> str:
-    """The condition that a row has one of these ids."""
+def _build_condition(kind: str | None, ids: Collection[str] | None, prefix: str | None) -> str:
+    """Build a filter for Lance; too many ids are left out."""
+    conditions = []
+    if kind is not None:
+        conditions.append(f"object_type = '{kind}'")
+    if ids is not None and len(ids) <= _MAX_IDS_IN_FILTER:
+        conditions.append(_build_id_filter(ids))
+    if prefix is not None:
+        # A range, because names may contain the wildcards of LIKE.
+        text, end = prefix.replace("'", "''"), chr(ord(prefix[-1]) + 1)
+        conditions.append(f"object_id >= '{text}' AND object_id < '{text[:-1]}{end}'")
+    return " AND ".join(conditions) or "true"
+
+
+def _build_id_filter(object_ids: Iterable[str]) -> str:
+    """Build a filter for rows with one of these ids."""
     listed = ", ".join("'" + name.replace("'", "''") + "'" for name in object_ids)
     return f"object_id IN ({listed})" if listed else "false"

@@ -1,12 +1,13 @@
-"""What a table row says is to be read (Read Behavior, in the published text and in the draft).
+"""Pins: the version, branch or tag that a `table` row says to read.
 
-`read_version` alone names a version of the main branch, with `read_branch` one of that branch;
-`read_tag` alone names a tag. Where all are NULL it is the newest version of the main branch.
+Format: Read Behavior, in the published text and in the draft. `read_version` alone names a version
+of the main branch, and with `read_branch` a version of that branch. `read_tag` alone names a tag.
+If all are NULL, readers read the newest version of the main branch.
 
-A branch is a Lance table by itself, in a folder of the leaf. So a leaf that is read from a branch
-is located there, and whoever reads or writes leaves need not know of branches: a strong write goes
-on top of the version that is read, where that is, and its commit has the row name the new version
-of the same branch, and no tag any more. A weak write would go where nobody reads, and is refused.
+A branch is a Lance table in a folder of the leaf. A leaf that is read from a branch is therefore
+located in that folder, and code that reads or writes leaves does not handle branches. A strong
+write builds on the pinned version; its commit sets the row to the new version of the same branch
+and clears the tag. A weak write is refused, because readers would not see it.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ import pyarrow.compute as pc
 
 from phalanx.errors import InvalidManifest
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.lance.parallel import map_parallel
 from phalanx.storage.manifest.columns import PIN_COLUMNS, READ_BRANCH, READ_TAG, READ_VERSION
 
-PINS = tuple(field.name for field in PIN_COLUMNS)
+PIN_NAMES = tuple(field.name for field in PIN_COLUMNS)
 _MAIN = "main"
-# Where Lance keeps the branches of a table.
+# Lance stores the branches of a table in this folder.
 _BRANCHES = "/tree/"
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
-    """A tag that a row reads, and the branch (None: main) and version that it stood for."""
+class PinnedTag:
+    """A tag that a row pins, with the branch (None: main) and version that it resolved to."""
 
     location: Location
     name: str
@@ -38,27 +39,27 @@ class Tag:
     version: int
 
     @property
-    def stands(self) -> bool:
-        """Whether it still stands for the same."""
-        return _looked_up(self.location, self.name) == (self.branch, self.version)
+    def is_unchanged(self) -> bool:
+        """Whether the tag still resolves to the same version."""
+        return _look_up_tag(self.location, self.name) == (self.branch, self.version)
 
 
-def is_pinned(columns: Sequence[str]) -> str:
-    """The condition that a row with these columns says what is to be read."""
-    said = [f"{field.name} IS NOT NULL" for field in PIN_COLUMNS if field.name in columns]
-    return f"object_type = 'table' AND ({' OR '.join(said) or 'false'})"
+def build_pin_filter(columns: Sequence[str]) -> str:
+    """Build a filter for `table` rows that have a pin, given the columns of the manifest."""
+    conditions = [f"{field.name} IS NOT NULL" for field in PIN_COLUMNS if field.name in columns]
+    return f"object_type = 'table' AND ({' OR '.join(conditions) or 'false'})"
 
 
 def branch_of(stored: str, resolved: str) -> str | None:
-    """The branch that a leaf is read from, by its stored and its actual location."""
+    """Return the branch that a leaf is read from, given its stored and its resolved location."""
     prefix = stored + _BRANCHES
     return resolved.removeprefix(prefix) if resolved.startswith(prefix) else None
 
 
-def resolved(root: Location, rows: pa.Table) -> tuple[pa.Table, list[Tag]]:
-    """The rows with the location and version to open; and the tags that they were found by.
+def resolve_locations(root: Location, rows: pa.Table) -> tuple[pa.Table, list[PinnedTag]]:
+    """Return the rows with the location and version to open, and the tags that were resolved.
 
-    A combination that the format does not have is refused, as is a tag that is not there.
+    Refuse a combination of pins that the format does not define, and a missing tag.
     """
     versions, branches, tags = (
         rows.column(field.name)
@@ -72,42 +73,42 @@ def resolved(root: Location, rows: pa.Table) -> tuple[pa.Table, list[Tag]]:
         plain = plain.append_column(READ_VERSION, versions)
     if branches.null_count == tags.null_count == rows.num_rows:
         return plain, []
-    return _followed(root, plain, branches, tags)
+    return _resolve_branches_and_tags(root, plain, branches, tags)
 
 
 def _check_combinations(names: pa.ChunkedArray, *pins: pa.ChunkedArray) -> None:
     version, branch, tag = (pin.is_valid() for pin in pins)
     too_many = pc.and_(tag, pc.or_(version, branch))
     too_few = pc.and_(branch, pc.invert(version))
-    place = pc.index(pc.or_(too_many, too_few), True).as_py()
-    if place < 0:
+    index = pc.index(pc.or_(too_many, too_few), True).as_py()
+    if index < 0:
         return
-    said = ", ".join(
-        f"{field.name} = {pin[place].as_py()!r}"
+    pins_text = ", ".join(
+        f"{field.name} = {pin[index].as_py()!r}"
         for field, pin in zip(PIN_COLUMNS, pins, strict=True)
-        if pin[place].is_valid
+        if pin[index].is_valid
     )
     raise InvalidManifest(
-        f"The manifest row {names[place].as_py()!r} has {said}: expected read_version alone, "
+        f"The manifest row {names[index].as_py()!r} has {pins_text}: expected read_version alone, "
         "read_branch with read_version, read_tag alone, or none of them. Correct the row."
     )
 
 
-def _followed(
+def _resolve_branches_and_tags(
     root: Location, rows: pa.Table, branches: pa.ChunkedArray, tags: pa.ChunkedArray
-) -> tuple[pa.Table, list[Tag]]:
+) -> tuple[pa.Table, list[PinnedTag]]:
     locations = rows.column("location").to_pylist()
     versions = rows.column(READ_VERSION).to_pylist()
     read = branches.to_pylist()
     wanted = [
-        (place, locations[place], name) for place, name in enumerate(tags.to_pylist()) if name
+        (index, locations[index], name) for index, name in enumerate(tags.to_pylist()) if name
     ]
-    found = in_parallel(lambda each: _tag(root.child(each[1]), each[2]), wanted)
-    for (place, _, _), tag in zip(wanted, found, strict=True):
-        read[place], versions[place] = tag.branch, tag.version
+    found = map_parallel(lambda each: _resolve_tag(root.leaf(each[1]), each[2]), wanted)
+    for (index, _, _), tag in zip(wanted, found, strict=True):
+        read[index], versions[index] = tag.branch, tag.version
     located = [
-        place if branch in (None, _MAIN) else f"{place}{_BRANCHES}{branch}"
-        for place, branch in zip(locations, read, strict=True)
+        location if branch in (None, _MAIN) else f"{location}{_BRANCHES}{branch}"
+        for location, branch in zip(locations, read, strict=True)
     ]
     for name, values, kind in (
         ("location", located, pa.string()),
@@ -117,16 +118,16 @@ def _followed(
     return rows, found
 
 
-def _tag(location: Location, name: str) -> Tag:
-    there = _looked_up(location, name)
+def _resolve_tag(location: Location, name: str) -> PinnedTag:
+    there = _look_up_tag(location, name)
     if there is None:
         raise InvalidManifest(
             f"The manifest reads the tag {name!r} of {location}, which has no such tag. Create the "
             "tag again, or set another read_tag or read_version in its row."
         )
-    return Tag(location, name, *there)
+    return PinnedTag(location, name, *there)
 
 
-def _looked_up(location: Location, name: str) -> tuple[str | None, int] | None:
+def _look_up_tag(location: Location, name: str) -> tuple[str | None, int] | None:
     found = location.open_leaf().tags.list().get(name)
     return None if found is None else (found["branch"], int(found["version"]))

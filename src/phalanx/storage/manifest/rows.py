@@ -1,8 +1,7 @@
-"""Changes of the manifest's rows: one commit each, which costs the same however many there are.
+"""Commits of row changes to the manifest; each costs the same however many rows there are.
 
-The rows that change are marked as deleted where they are, and written anew. So that fragments do
-not pile up, a commit takes along the rows of small ones: no commit is made for that alone, and no
-writer has to wait for it.
+A changed row is marked as deleted and written again. To keep the number of fragments low, a commit
+also rewrites the rows of small fragments. That needs no commit of its own, and no writer waits.
 """
 
 from __future__ import annotations
@@ -17,51 +16,53 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance import LanceFragment, LanceOperation
 
-from phalanx.storage import commits
-from phalanx.storage.lance.fault_points import Step, reach
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.retries import settling
-from phalanx.storage.lance.scanning import table_of
+from phalanx.storage.lance.retries import detect_uncertain_commit
+from phalanx.storage.lance.scanning import scan_table
+from phalanx.storage.lance.versions import apply_operation
 from phalanx.storage.leaf import leaf
 
-Addresses = npt.NDArray[np.uint64]
-ADDRESS = "_rowaddr"
-# Sizes are about the same if they are within 2 to the power of this; so many of them become one.
+RowAddresses = npt.NDArray[np.uint64]
+LANCE_ROW_ADDRESS = "_rowaddr"
+# Fragments within a factor of 2 to the power of this have one level; so many of them become one.
 _LEVEL_BITS = 3
 _FAN_IN = 1 << _LEVEL_BITS
-# A fragment of at least this size is written anew when half of its rows are deleted.
+# A fragment of at least this size is rewritten when half of its rows are deleted.
 _MANY_ROWS = 1024
 
 
-def change_rows(
+def commit_row_changes(
     dataset: lance.LanceDataset,
     location: Location,
     added: pa.Table,
-    removed: Addresses,
+    removed: RowAddresses,
     *,
-    everything: bool = False,
-) -> None:
-    """Add rows, and remove those at the given addresses, in one commit.
+    rewrite_all: bool = False,
+) -> lance.LanceDataset | None:
+    """Add rows and remove those at the given addresses, in one commit.
 
-    With `everything` all rows are written anew, so that no file still has those that are removed.
+    Return the new version if it differs from `dataset` by these rows alone, which are one fragment;
+    None if other fragments were rewritten or another commit came first. With `rewrite_all`, rewrite
+    all rows, so that no file contains the removed ones.
 
-    A lost race raises, and `Unsettled` where the commit may stand. The race is lost if someone else
-    changed a fragment that this commit changes too; who only added rows does not disturb it.
+    A lost race raises, as does an unknown outcome. The race is lost if another commit changed a
+    fragment that this one changes too. Commits that only add rows do not conflict.
     """
     fragments = dataset.get_fragments()
-    folded = fragments if everything else _piled_up(fragments, removed)
+    folded = fragments if rewrite_all else _find_fragments_to_fold(fragments, removed)
     if folded:
-        added = pa.concat_tables([_rows_in(dataset, folded, removed), added])
+        added = pa.concat_tables([_read_remaining_rows(dataset, folded, removed), added])
         numbers = [fragment.fragment_id for fragment in folded]
         removed = removed[~np.isin(removed >> leaf.OFFSET_BITS, numbers)]
-    change = leaf.deletion_by_address(dataset, removed)
-    new = leaf.write(dataset, location, added.to_reader())
-    reach(Step.MANIFEST_WRITTEN)
-    with settling():
-        commits.commit(
+    change = leaf.write_deletions_at(dataset, removed)
+    new = leaf.write_files(dataset, location, added.to_reader())
+    fault_point(FaultPoint.MANIFEST_WRITTEN)
+    with detect_uncertain_commit():
+        committed = apply_operation(
             location,
             dataset,
-            # Also where rows are only added: a merge must lose against it.
+            # An Update even where rows are only added: a concurrent merge must conflict with it.
             LanceOperation.Update(
                 removed_fragment_ids=[
                     *change.removed,
@@ -72,15 +73,19 @@ def change_rows(
             ),
             max_retries=0,
         )
+    is_next = committed.version == dataset.version + 1
+    return committed if is_next and not folded and len(new) == 1 else None
 
 
-def is_piled_up(dataset: lance.LanceDataset) -> bool:
-    """Whether a commit would take along fragments."""
-    return bool(_piled_up(dataset.get_fragments(), np.empty(0, np.uint64)))
+def has_fragments_to_fold(dataset: lance.LanceDataset) -> bool:
+    """Whether the next commit would rewrite small fragments."""
+    return bool(_find_fragments_to_fold(dataset.get_fragments(), np.empty(0, np.uint64)))
 
 
-def _piled_up(fragments: Iterable[LanceFragment], removed: Addresses) -> list[LanceFragment]:
-    """The fragments to write anew: many of a size, with all smaller ones, and half-empty ones."""
+def _find_fragments_to_fold(
+    fragments: Iterable[LanceFragment], removed: RowAddresses
+) -> list[LanceFragment]:
+    """Return the fragments to rewrite: many of one level, all smaller ones, half-empty ones."""
     numbers, counts = np.unique(removed >> leaf.OFFSET_BITS, return_counts=True)
     leaving = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
     levels: dict[int, list[LanceFragment]] = defaultdict(list)
@@ -96,9 +101,9 @@ def _piled_up(fragments: Iterable[LanceFragment], removed: Addresses) -> list[La
     return [*folded, *(each for level in levels if level <= full for each in levels[level])]
 
 
-def _rows_in(
-    dataset: lance.LanceDataset, fragments: list[LanceFragment], removed: Addresses
+def _read_remaining_rows(
+    dataset: lance.LanceDataset, fragments: list[LanceFragment], removed: RowAddresses
 ) -> pa.Table:
-    rows = table_of(dataset, fragments=fragments, with_row_address=True, scan_in_order=True)
-    gone = pc.is_in(rows.column(ADDRESS), pa.array(removed, pa.uint64()))
-    return rows.filter(pc.invert(gone)).drop_columns(ADDRESS)
+    rows = scan_table(dataset, fragments=fragments, with_row_address=True, scan_in_order=True)
+    gone = pc.is_in(rows.column(LANCE_ROW_ADDRESS), pa.array(removed, pa.uint64()))
+    return rows.filter(pc.invert(gone)).drop_columns(LANCE_ROW_ADDRESS)

@@ -1,4 +1,4 @@
-"""The documents of a leaf for a full-text search: by its index where it has one, else its texts."""
+"""The documents of a leaf for a full-text search: by its index, or else by its texts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from phalanx.model.best import RowIds
-from phalanx.model.search.bm25 import Documents, Numbers, frequencies
-from phalanx.storage.lance.scanning import batches_of, table_of
-from phalanx.storage.lance.version_cache import known_table
-from phalanx.storage.leaf_indexes import LeafIndex, indexes_of
+from phalanx.model.search.bm25 import CorpusStats, CountArray, recover_term_counts
+from phalanx.model.search.ranking import RowIdArray
+from phalanx.storage.lance.scanning import scan_batches, scan_table
+from phalanx.storage.lance.version_cache import compute_table_once
+from phalanx.storage.leaf.indexes import LeafIndex, list_indexes
 from phalanx.storage.search.open_leaf import OpenLeaf
-from phalanx.storage.search.tokenizer import Tokenizer, lengths_in, tally, term_scores
+from phalanx.storage.search.tokenizer import (
+    Tokenizer,
+    count_terms,
+    read_document_lengths,
+    score_term,
+)
 
 _FRAGMENT_BITS = np.uint64(32)
-# So many texts are taken apart at once.
-_TEXTS = 50_000
+# The number of texts to tokenize at once.
+_CHUNK_TEXTS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class TextQuery:
-    """What is looked for in a column of texts: terms, each with the text that means it."""
+    """Terms to search for in a text column, each with a text that has only this term."""
 
     column: str
     field_id: int
@@ -35,115 +40,119 @@ class TextQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Documents of a leaf with a term of the query: how long each is, and which terms it has."""
+class CountedDocuments:
+    """Documents of a leaf with a term of the query: their lengths and term counts."""
 
-    place: int
-    ids: RowIds
-    lengths: Numbers
-    counts: Numbers
+    leaf_number: int
+    ids: RowIdArray
+    lengths: CountArray
+    counts: CountArray
 
 
 @dataclass(frozen=True, slots=True)
-class Uncounted:
-    """Documents of a leaf that have to be taken apart; `are_new` if no statistics have them yet."""
+class UncountedTexts:
+    """Documents of a leaf that must be tokenized; `are_new` if no statistics include them."""
 
-    place: int
-    ids: RowIds
+    leaf_number: int
+    ids: RowIdArray
     texts: pa.Array
     are_new: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LeafDocuments:
-    """What the index of a leaf tells, and what it does not.
+    """The statistics and counts from a leaf's index, and what must be tokenized.
 
-    The texts of some `fragments` (None: of all) have to be taken apart; and those that the index
-    finds, where it only finds them.
+    These are the texts of some `fragments` (None: of all). If `has_unusable_scores`, they are also
+    the texts that the index finds.
     """
 
-    known: Documents
-    counted: tuple[Counted, ...] = ()
+    indexed: CorpusStats
+    counted: tuple[CountedDocuments, ...] = ()
     fragments: tuple[int, ...] | None = ()
-    found: bool = False
+    has_unusable_scores: bool = False
 
 
-def documents_of(leaf: OpenLeaf, place: int, query: TextQuery) -> LeafDocuments:
-    """What is known of all documents of a leaf, whatever else is looked for in a row.
+def read_indexed_documents(leaf: OpenLeaf, leaf_number: int, query: TextQuery) -> LeafDocuments:
+    """Return what a leaf's index knows of all its documents.
 
-    Statistics are of all rows, and so do not depend on what a row must be besides.
+    Statistics include all rows, so they do not depend on the filter of the search.
     """
-    index = _index(leaf, query)
+    index = _find_index(leaf, query)
     if index is None:
-        return LeafDocuments(Documents(), fragments=None)
+        return LeafDocuments(CorpusStats(), fragments=None)
     fragments = leaf.dataset.get_fragments()
     covered = index.covered
     others = tuple(each.fragment_id for each in fragments if each.fragment_id not in covered)
     live = _live_lengths(leaf, index, fragments)
-    documents = Documents(live.num_rows, int(live.column(1).to_numpy().sum()))
+    documents = CorpusStats(live.num_rows, int(live.column(1).to_numpy().sum()))
     counted = None
     if not any(each.num_deletions for each in fragments if each.fragment_id in covered):
-        counted = _counted(leaf.dataset, place, query, live, documents)
+        counted = _count_by_scores(leaf.dataset, leaf_number, query, live, documents)
     if counted is None:
         return LeafDocuments(documents, (), others, True)
     return LeafDocuments(documents, (counted,), others)
 
 
-def texts_of(
-    leaf: OpenLeaf, place: int, query: TextQuery, told: LeafDocuments
-) -> Iterator[Uncounted]:
-    """The texts of a leaf that have to be taken apart, as they are read."""
-    if told.found:
-        yield from _found_texts(leaf.dataset, place, query)
+def read_uncounted_texts(
+    leaf: OpenLeaf, leaf_number: int, query: TextQuery, documents: LeafDocuments
+) -> Iterator[UncountedTexts]:
+    """Yield the texts of a leaf that must be tokenized."""
+    if documents.has_unusable_scores:
+        yield from _read_matching_texts(leaf.dataset, leaf_number, query)
     chosen = None
-    if told.fragments is not None:
-        wanted = set(told.fragments)
+    if documents.fragments is not None:
+        wanted = set(documents.fragments)
         chosen = [each for each in leaf.dataset.get_fragments() if each.fragment_id in wanted]
     if chosen is None or chosen:
-        for batch, ids in leaf.filtered([query.column], chosen, all_rows=True):
-            yield Uncounted(place, ids, batch.column(0), True)
+        for batch, ids in leaf.read_filtered([query.column], chosen, all_rows=True):
+            yield UncountedTexts(leaf_number, ids, batch.column(0), True)
 
 
-def taken_apart(
-    texts: Iterable[Uncounted], query: TextQuery
-) -> Iterator[tuple[Documents, list[Counted]]]:
-    """The documents with a term among some texts, and what the new ones add to the statistics."""
-    chunk: list[Uncounted] = []
+def count_documents(
+    texts: Iterable[UncountedTexts], query: TextQuery
+) -> Iterator[tuple[CorpusStats, list[CountedDocuments]]]:
+    """Tokenize texts. Yield the documents with a term, and the statistics of the new ones."""
+    chunk: list[UncountedTexts] = []
     size = 0
     for each in texts:
         chunk.append(each)
         size += len(each.ids)
-        if size >= _TEXTS:
-            yield _tallied(chunk, query)
+        if size >= _CHUNK_TEXTS:
+            yield _count_chunk(chunk, query)
             chunk, size = [], 0
     if chunk:
-        yield _tallied(chunk, query)
+        yield _count_chunk(chunk, query)
 
 
-def _tallied(chunk: Sequence[Uncounted], query: TextQuery) -> tuple[Documents, list[Counted]]:
+def _count_chunk(
+    chunk: Sequence[UncountedTexts], query: TextQuery
+) -> tuple[CorpusStats, list[CountedDocuments]]:
     column = pa.concat_arrays([each.texts.cast(pa.large_string()) for each in chunk])
-    found = tally(column, query.terms, query.tokenizer)
-    documents, counted, start = Documents(), [], 0
+    found = count_terms(column, query.terms, query.tokenizer)
+    documents, counted, start = CorpusStats(), [], 0
     for each in chunk:
         lengths = found.lengths[start : start + len(each.ids)]
         counts = found.counts[start : start + len(each.ids)]
         start += len(each.ids)
         if each.are_new:
-            documents += Documents(int(np.count_nonzero(lengths)), int(lengths.sum()))
+            documents += CorpusStats(int(np.count_nonzero(lengths)), int(lengths.sum()))
         rows = np.flatnonzero(counts.any(axis=1))
         if len(rows):
-            counted.append(Counted(each.place, each.ids[rows], lengths[rows], counts[rows]))
+            counted.append(
+                CountedDocuments(each.leaf_number, each.ids[rows], lengths[rows], counts[rows])
+            )
     return documents, counted
 
 
-def _index(leaf: OpenLeaf, query: TextQuery) -> LeafIndex | None:
+def _find_index(leaf: OpenLeaf, query: TextQuery) -> LeafIndex | None:
     if not query.use_index or not leaf.is_plain or leaf.dataset.has_stable_row_ids:
         return None
     if leaf.scan.location.has_reused_paths:
-        # What is known of a version there may be that of another table.
+        # A cached version may belong to another table at the same path.
         return None
-    for index in indexes_of(leaf.dataset):
-        if index.field_id == query.field_id and query.tokenizer.is_of(index):
+    for index in list_indexes(leaf.dataset):
+        if index.field_id == query.field_id and query.tokenizer.is_used_by(index):
             return index
     return None
 
@@ -151,11 +160,11 @@ def _index(leaf: OpenLeaf, query: TextQuery) -> LeafIndex | None:
 def _live_lengths(
     leaf: OpenLeaf, index: LeafIndex, fragments: Sequence[lance.LanceFragment]
 ) -> pa.Table:
-    """The documents that an index covers and the leaf still has, by row id, with their lengths."""
+    """Return the row ids and lengths of the documents that an index covers and the leaf has."""
 
     def read() -> pa.Table:
         found = pa.concat_tables(
-            lengths_in(
+            read_document_lengths(
                 f"{leaf.scan.location.uri}/_indices/{segment.uuid}",
                 leaf.scan.location.storage_options,
             )
@@ -164,47 +173,49 @@ def _live_lengths(
         ids = found.column(0).to_numpy()
         covered = [each for each in fragments if each.fragment_id in index.covered]
         numbers = np.array([each.fragment_id for each in covered], np.uint64)
-        alive = np.isin(ids >> _FRAGMENT_BITS, numbers)
-        if torn := [each for each in covered if each.num_deletions]:
-            rows = table_of(leaf.dataset, columns=[], fragments=torn, with_row_id=True)
-            torn_numbers = np.array([each.fragment_id for each in torn], np.uint64)
-            inside = np.isin(ids >> _FRAGMENT_BITS, torn_numbers)
-            alive &= ~inside | np.isin(ids, rows.column("_rowid").to_numpy())
-        return found.filter(pa.array(alive)).sort_by("_rowid")
+        is_live = np.isin(ids >> _FRAGMENT_BITS, numbers)
+        if partial := [each for each in covered if each.num_deletions]:
+            rows = scan_table(leaf.dataset, columns=[], fragments=partial, with_row_id=True)
+            partial_ids = np.array([each.fragment_id for each in partial], np.uint64)
+            inside = np.isin(ids >> _FRAGMENT_BITS, partial_ids)
+            is_live &= ~inside | np.isin(ids, rows.column("_rowid").to_numpy())
+        return found.filter(pa.array(is_live)).sort_by("_rowid")
 
-    return known_table(leaf.dataset, ("lengths", index.name), read)
+    return compute_table_once(leaf.dataset, ("lengths", index.name), read)
 
 
-def _counted(
+def _count_by_scores(
     dataset: lance.LanceDataset,
-    place: int,
+    leaf_number: int,
     query: TextQuery,
     live: pa.Table,
-    documents: Documents,
-) -> Counted | None:
-    """The terms by the scores that the index gives; None where these tell nothing."""
+    documents: CorpusStats,
+) -> CountedDocuments | None:
+    """Derive term counts from the scores of the index; None if the scores do not allow it."""
     all_ids, all_lengths = live.column(0).to_numpy(), live.column(1).to_numpy().astype(np.int64)
     found = []
     for _, text in query.terms:
-        ids, score = term_scores(dataset, query.column, text)
+        ids, score = score_term(dataset, query.column, text)
         rows = np.searchsorted(all_ids, ids)
         if len(ids) and (rows.max() >= len(all_ids) or (all_ids[rows] != ids).any()):
             return None
-        often = frequencies(score, all_lengths[rows], documents)
-        if often is None:
+        term_counts = recover_term_counts(score, all_lengths[rows], documents)
+        if term_counts is None:
             return None
-        found.append((rows, often))
+        found.append((rows, term_counts))
     rows = np.unique(np.concatenate([rows for rows, _ in found]))
     counts = np.zeros((len(rows), len(found)), np.int64)
-    for term, (places, often) in enumerate(found):
-        counts[np.searchsorted(rows, places), term] = often
-    return Counted(place, all_ids[rows], all_lengths[rows], counts)
+    for term, (matches, term_counts) in enumerate(found):
+        counts[np.searchsorted(rows, matches), term] = term_counts
+    return CountedDocuments(leaf_number, all_ids[rows], all_lengths[rows], counts)
 
 
-def _found_texts(dataset: lance.LanceDataset, place: int, query: TextQuery) -> Iterator[Uncounted]:
-    """The texts that the index finds: it counts rows that are deleted, and its scores do not do."""
+def _read_matching_texts(
+    dataset: lance.LanceDataset, leaf_number: int, query: TextQuery
+) -> Iterator[UncountedTexts]:
+    """Yield the texts that the index finds: its scores include deleted rows."""
     text = " ".join(text for _, text in query.terms)
-    found = batches_of(
+    found = scan_batches(
         dataset,
         full_text_query={"query": text, "columns": [query.column]},
         columns=[query.column],
@@ -213,4 +224,4 @@ def _found_texts(dataset: lance.LanceDataset, place: int, query: TextQuery) -> I
     )
     for batch in found:
         ids = batch.column("_rowid").to_numpy()
-        yield Uncounted(place, ids, batch.column(query.column), False)
+        yield UncountedTexts(leaf_number, ids, batch.column(query.column), False)

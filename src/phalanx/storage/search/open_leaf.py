@@ -1,4 +1,4 @@
-"""A leaf that is being searched: its rows with their ids, and the rows that some ids stand for."""
+"""A leaf that is being searched: its matching rows with their ids, and lookups by row id."""
 
 from __future__ import annotations
 
@@ -11,81 +11,81 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from phalanx.model.best import RowIds
-from phalanx.model.predicates.evaluation import matches
+from phalanx.model.predicates.evaluation import match_rows
 from phalanx.model.predicates.predicate import TRUE
 from phalanx.model.predicates.rendering import to_lance
-from phalanx.model.schema.rows import chosen_column, readable
+from phalanx.model.schema.rows import make_readable, select_column
 from phalanx.model.schema.schema import Schema
-from phalanx.storage.lance.scanning import batches_of, count_of, rows_at
+from phalanx.model.search.ranking import RowIdArray
+from phalanx.storage.lance.scanning import count_rows, scan_batches, take_rows
 from phalanx.storage.lance.schema import is_aligned
-from phalanx.storage.lance.version_cache import known
-from phalanx.storage.leaf.fields import fields_of
-from phalanx.storage.leaf.path_values import check_stored, for_leaf
-from phalanx.storage.leaf.reading import LeafScan, columns_read
-from phalanx.storage.leaf.reconcile import reconciled
+from phalanx.storage.lance.version_cache import compute_once
+from phalanx.storage.leaf.fields import resolve_fields
+from phalanx.storage.leaf.path_values import check_stored_columns, split_for_leaf
+from phalanx.storage.leaf.reading import LeafScan, list_read_columns
+from phalanx.storage.leaf.reconcile import reconcile_batch
 
 _ROW_ID = "_rowid"
-# A leaf is small with so many rows.
-_FEW_ROWS = 1 << 12
-Mask = npt.NDArray[np.bool_]
-Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+# Leaves with at most this many rows count as small.
+_SMALL_LEAF_ROWS = 1 << 12
+_Mask = npt.NDArray[np.bool_]
+_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLeaf:
-    """A version of a leaf, and which of its rows count. A row goes by Lance's row id."""
+    """A version of a leaf and the filter of its rows. Rows are identified by Lance's row id."""
 
     scan: LeafScan
     dataset: lance.LanceDataset
-    # Whether its columns can be read by their names.
+    # Whether its columns can be read by name.
     is_plain: bool
-    # Columns that are read beside a searched one: in a small leaf that is quicker than to go back
-    # for the rows that were found.
-    beside: tuple[str, ...] = ()
-    _read: list[tuple[RowIds, pa.RecordBatch]] = field(default_factory=list, repr=False)
+    # Columns to read together with the searched one: faster in a small leaf than a later lookup
+    # of the rows found.
+    extra_columns: tuple[str, ...] = ()
+    _read: list[tuple[RowIdArray, pa.RecordBatch]] = field(default_factory=list, repr=False)
 
     @classmethod
-    def of(cls, scan: LeafScan, beside: tuple[str, ...] = ()) -> OpenLeaf:
+    def of(cls, scan: LeafScan, extra_columns: tuple[str, ...] = ()) -> OpenLeaf:
         """Open the leaf of a scan."""
         dataset = scan.location.open_leaf(scan.version)
         if scan.path is not None:
-            check_stored(dataset, scan.schema, scan.path.values, scan.location)
+            check_stored_columns(dataset, scan.schema, scan.path.values, scan.location)
             return cls(scan, dataset, True)
-        if beside and count_of(dataset) > _FEW_ROWS:
-            beside = ()
-        return cls(scan, dataset, _is_plain(dataset, scan.schema), beside)
+        if extra_columns and count_rows(dataset) > _SMALL_LEAF_ROWS:
+            extra_columns = ()
+        return cls(scan, dataset, _is_plain(dataset, scan.schema), extra_columns)
 
-    def searched(self, column: str) -> Iterator[tuple[pa.RecordBatch, RowIds]]:
-        """A column of the rows that match, each batch with the rows' ids."""
-        columns = list(dict.fromkeys([column, *self.beside]))
-        for batch, ids in self.filtered(columns):
-            if self.beside:
+    def read_searched(self, column: str) -> Iterator[tuple[pa.RecordBatch, RowIdArray]]:
+        """Yield a column of the matching rows, each batch with the row ids."""
+        columns = list(dict.fromkeys([column, *self.extra_columns]))
+        for batch, ids in self.read_filtered(columns):
+            if self.extra_columns:
                 self._read.append((ids, batch))
             yield batch, ids
 
-    def filtered(
+    def read_filtered(
         self,
         columns: Sequence[str],
         fragments: Sequence[lance.LanceFragment] | None = None,
         *,
         all_rows: bool = False,
-    ) -> Iterator[tuple[pa.RecordBatch, RowIds]]:
-        """Some columns of the rows that match, or of all rows, each batch with the rows' ids."""
+    ) -> Iterator[tuple[pa.RecordBatch, RowIdArray]]:
+        """Yield some columns of the matching rows, or of all rows, with the row ids."""
         predicate = TRUE if all_rows else self.scan.predicate
         path = self.scan.path
         if not self.is_plain:
-            leaf = fields_of(self.dataset, self.scan.schema, self.scan.location)
-            for batch in batches_of(self.dataset, fragments=fragments, with_row_id=True):
-                rows = reconciled(batch, leaf, self.scan.schema)
-                kept = matches(predicate, rows)
+            leaf = resolve_fields(self.dataset, self.scan.schema, self.scan.location)
+            for batch in scan_batches(self.dataset, fragments=fragments, with_row_id=True):
+                rows = reconcile_batch(batch, leaf, self.scan.schema)
+                kept = match_rows(predicate, rows)
                 ids = batch.column(_ROW_ID).filter(kept).to_numpy()
-                yield _chosen(readable(rows).filter(kept), columns), ids
+                yield _select_columns(make_readable(rows).filter(kept), columns), ids
             return
-        inner, rest = for_leaf(predicate, path)
-        read = list(dict.fromkeys([*columns, *columns_read(rest, self.scan.schema)]))
+        inner, rest = split_for_leaf(predicate, path)
+        read = list(dict.fromkeys([*columns, *list_read_columns(rest, self.scan.schema)]))
         stored = read if path is None else [name for name in read if name not in path.values]
-        found = batches_of(
+        found = scan_batches(
             self.dataset,
             columns=stored,
             filter=None if inner == TRUE else to_lance(inner),
@@ -94,60 +94,60 @@ class OpenLeaf:
         )
         for batch in found:
             ids = batch.column(_ROW_ID)
-            rows = batch if path is None else path.restored(batch, read)
+            rows = batch if path is None else path.restore_columns(batch, read)
             if rest != TRUE:
-                kept = matches(rest, rows)
-                rows, ids = readable(rows).filter(kept), ids.filter(kept)
-            yield _chosen(rows, columns), ids.to_numpy()
+                kept = match_rows(rest, rows)
+                rows, ids = make_readable(rows).filter(kept), ids.filter(kept)
+            yield _select_columns(rows, columns), ids.to_numpy()
 
-    def matching(self, ids: RowIds) -> Mask:
-        """Which of these rows match."""
+    def match_rows(self, ids: RowIdArray) -> _Mask:
+        """Return a mask of those of these rows that match."""
         if self.scan.predicate == TRUE or not len(ids):
             return np.ones(len(ids), bool)
-        rows = self.taken(ids, columns_read(self.scan.predicate, self.scan.schema))
-        kept = matches(self.scan.predicate, rows.combine_chunks().to_batches()[0])
-        found: Mask = kept.to_numpy(zero_copy_only=False)
+        rows = self.take(ids, list_read_columns(self.scan.predicate, self.scan.schema))
+        kept = match_rows(self.scan.predicate, rows.combine_chunks().to_batches()[0])
+        found: _Mask = kept.to_numpy(zero_copy_only=False)
         return found
 
-    def taken(self, ids: RowIds, columns: Sequence[str]) -> pa.Table:
-        """Some columns of the rows with these ids, in their order."""
-        if self._read and (known := self._known(ids, columns)) is not None:
+    def take(self, ids: RowIdArray, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of the rows with these ids, in their order."""
+        if self._read and (known := self._take_cached(ids, columns)) is not None:
             return known
         path, wanted = self.scan.path, ids.tolist()
         if not self.is_plain:
-            found = rows_at(self.dataset, wanted).combine_chunks().to_batches()
-            leaf = fields_of(self.dataset, self.scan.schema, self.scan.location)
-            rows = [reconciled(batch, leaf, self.scan.schema) for batch in found]
-            return _chosen(pa.Table.from_batches(rows), columns)
+            found = take_rows(self.dataset, wanted).combine_chunks().to_batches()
+            leaf = resolve_fields(self.dataset, self.scan.schema, self.scan.location)
+            rows = [reconcile_batch(batch, leaf, self.scan.schema) for batch in found]
+            return _select_columns(pa.Table.from_batches(rows), columns)
         tops = list(dict.fromkeys(name.partition(".")[0] for name in columns))
         stored = [name for name in tops if path is None or name not in path.values]
         if not stored:
-            # Only a path has them: any column tells how many rows there are.
+            # All columns are in the path: read any column for the number of rows.
             stored = [next(name for name in self.dataset.schema.names)]
-        found = rows_at(self.dataset, wanted, stored)
+        found = take_rows(self.dataset, wanted, stored)
         if path is None:
-            return _chosen(found, columns)
+            return _select_columns(found, columns)
         (batch,) = found.combine_chunks().to_batches()
-        return _chosen(pa.Table.from_batches([path.restored(batch, tops)]), columns)
+        return _select_columns(pa.Table.from_batches([path.restore_columns(batch, tops)]), columns)
 
-    def _known(self, ids: RowIds, columns: Sequence[str]) -> pa.Table | None:
-        """The same from what was read; None if that is not all."""
+    def _take_cached(self, ids: RowIdArray, columns: Sequence[str]) -> pa.Table | None:
+        """Like `take`, from batches already read; None if they lack some rows or columns."""
         every = np.concatenate([ids for ids, _ in self._read])
         rows = pa.Table.from_batches([batch for _, batch in self._read])
         if not set(columns) <= set(rows.column_names) or not len(every):
             return None
         order = np.argsort(every)
-        places = order[np.minimum(np.searchsorted(every, ids, sorter=order), len(every) - 1)]
-        if (every[places] != ids).any():
+        positions = order[np.minimum(np.searchsorted(every, ids, sorter=order), len(every) - 1)]
+        if (every[positions] != ids).any():
             return None
-        return rows.select(list(columns)).take(pa.array(places))
+        return rows.select(list(columns)).take(pa.array(positions))
 
 
-def _chosen(rows: Rows, columns: Sequence[str]) -> Rows:
-    """These columns of some rows."""
+def _select_columns(rows: _Rows, columns: Sequence[str]) -> _Rows:
+    """Return these columns of the rows."""
     kind = type(rows)
-    return kind.from_arrays([chosen_column(rows, name) for name in columns], names=list(columns))
+    return kind.from_arrays([select_column(rows, name) for name in columns], names=list(columns))
 
 
 def _is_plain(dataset: lance.LanceDataset, schema: Schema) -> bool:
-    return known(dataset, schema, lambda: is_aligned(dataset, schema))
+    return compute_once(dataset, schema, lambda: is_aligned(dataset, schema))

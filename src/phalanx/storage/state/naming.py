@@ -1,7 +1,7 @@
 """The names of partition namespaces and leaf directories (format: Partition Namespace Naming).
 
 A name looks random, but two writers that create the same partition at the same time derive the
-same one, so that the manifest's primary key tells one of them.
+same name, so that the manifest's primary key rejects one of them.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import string
 import pyarrow as pa
 import pyarrow.types as pt
 
-# Of the number of a snapshot.
-_MOST_DIGITS = 18
+# The most digits of a snapshot number.
+_MAX_DIGITS = 18
 SEPARATOR = "$"
 TABLE_NAME = "dataset"
-# What `leaf_directory` makes of an id that `table_id` and `partition_name` have made.
+# The directories that `leaf_directory` returns for ids of `table_id` and `partition_name`.
 LEAF_DIRECTORY = re.compile(r"[0-9a-f]{8}_v[0-9]+(\$[0-9a-z]{16})*\$dataset")
 _DIGITS = string.digits + string.ascii_lowercase
 _LENGTH = 16
 
 
-def new_salt() -> str:
-    """What makes the names of one namespace different from those of all others."""
+def generate_salt() -> str:
+    """Generate the salt that makes the names of one namespace differ from all others."""
     return secrets.token_hex(16)
 
 
 def partition_name(salt: str, parent: str, field_id: str, value: pa.Scalar) -> str:
-    """Sixteen characters of a–z0–9 for the partition with this value below the parent."""
-    parts = [salt, parent, field_id, canonical(value)]
+    """Return sixteen characters of a–z0–9 for the partition with this value and parent."""
+    parts = [salt, parent, field_id, canonicalize_value(value)]
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         encoded = part.encode()
@@ -44,8 +44,8 @@ def partition_name(salt: str, parent: str, field_id: str, value: pa.Scalar) -> s
     return "".join(name)
 
 
-def canonical(value: pa.Scalar) -> str:
-    """A text that is the same for equal values of every width, and for no others."""
+def canonicalize_value(value: pa.Scalar) -> str:
+    """Return the same text for equal values of any width, and different texts otherwise."""
     if not value.is_valid:
         return "null"
     kind = value.type
@@ -59,20 +59,20 @@ def canonical(value: pa.Scalar) -> str:
 
 
 def table_id(namespace_id: str) -> str:
-    """The object id of the leaf table in a partition namespace."""
+    """Return the object id of the leaf table in a partition namespace."""
     return f"{namespace_id}{SEPARATOR}{TABLE_NAME}"
 
 
 def leaf_directory(object_id: str, prefix: str | None = None) -> str:
-    """A directory that no other table has or had (format: Appendix B)."""
+    """Return a directory that no other table has or had (format: Appendix B)."""
     return f"{prefix or secrets.token_hex(4)}_{object_id}"
 
 
 def spec_namespace(spec_id: int) -> str:
-    """The namespace under which all data of a spec version is."""
+    """Return the namespace that holds all data of a spec version."""
     return f"v{spec_id}"
 
 
-def is_number(text: str) -> bool:
-    """Whether it is the number of a snapshot, at the end of a row's id."""
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+def is_snapshot_number(text: str) -> bool:
+    """Whether the end of a row's id is the number of a snapshot."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS

@@ -1,1 +1,5 @@
-"""Streams of Arrow batches in bounded memory: shuffle by partition, spill to disk, hash join."""
+"""Streams of Arrow batches in bounded memory: shuffle by partition, spill to disk, hash join.
+
+Works on Arrow data only and imports nothing of `phalanx.storage`, only the pure layers. Begin with
+`shuffle` (rows split by partition before they are written), then `hash_join` and `spill_buffer`.
+"""

@@ -1,4 +1,4 @@
-"""Batches that are put aside: in memory, and on disk where they are too many."""
+"""Buffers of batches that spill to disk when they exceed a memory budget."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import pyarrow as pa
 from phalanx.storage.streams.shuffle import BUFFER_BYTES
 
 
-class Shelf:
-    """Room for batches that several threads put aside, so many bytes of it in memory."""
+class SpillBudget:
+    """The memory that several buffers, filled by several threads, share before they spill."""
 
-    def __init__(self, room: int = BUFFER_BYTES) -> None:
-        self._room = room
+    def __init__(self, bytes: int = BUFFER_BYTES) -> None:
+        self._left = bytes
         self._lock = threading.Lock()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._files = 0
 
-    def __enter__(self) -> Shelf:
+    def __enter__(self) -> SpillBudget:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Remove what is on disk."""
+        """Remove the temporary files."""
         if self._folder is not None:
             self._folder.cleanup()
 
-    def take(self, size: int) -> bool:
-        """Whether so many bytes fit in memory, which they do from now on."""
+    def reserve(self, size: int) -> bool:
+        """Reserve this many bytes. Return whether they fit in memory."""
         with self._lock:
-            self._room -= size
-            return self._room >= 0
+            self._left -= size
+            return self._left >= 0
 
-    def file(self) -> Path:
-        """A new file."""
+    def create_file(self) -> Path:
+        """Return the path of a new temporary file."""
         with self._lock:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="phalanx-")
@@ -47,26 +47,26 @@ class Shelf:
             return Path(self._folder.name) / f"{self._files}.arrow"
 
 
-class Parked:
-    """Batches of one schema, in the order in which they came."""
+class SpillBuffer:
+    """Batches of one schema in the order in which they were added."""
 
-    def __init__(self, shelf: Shelf, schema: pa.Schema) -> None:
+    def __init__(self, budget: SpillBudget, schema: pa.Schema) -> None:
         self.schema = schema
         self.rows = 0
-        self._shelf = shelf
-        self._held: list[pa.RecordBatch] = []
+        self._budget = budget
+        self._in_memory: list[pa.RecordBatch] = []
         self._path: Path | None = None
         self._file: pa.NativeFile | None = None
         self._writer: pa.RecordBatchWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Put a batch aside."""
+        """Add a batch."""
         self.rows += batch.num_rows
-        if self._writer is None and self._shelf.take(batch.nbytes):
-            self._held.append(batch)
+        if self._writer is None and self._budget.reserve(batch.nbytes):
+            self._in_memory.append(batch)
             return
         if self._writer is None:
-            self._path = self._shelf.file()
+            self._path = self._budget.create_file()
             self._file = pa.OSFile(str(self._path), "wb")
             # A stream, unlike a file, may change its dictionaries.
             self._writer = pa.ipc.new_stream(self._file, self.schema)
@@ -74,25 +74,27 @@ class Parked:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether nothing of it is on disk."""
+        """Whether nothing is on disk."""
         return self._path is None
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All batches; what is on disk is read as it is needed."""
+    def read_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all batches; those on disk are read as needed."""
         if self._writer is not None and self._file is not None:
             self._writer.close()
             self._file.close()
             self._writer = None
-        yield from self._held
+        yield from self._in_memory
         if self._path is not None:
-            # Batches stay valid when the file is closed here: they hold the memory that is mapped.
+            # Batches stay valid after the file is closed: they keep the mapped memory alive.
             with pa.ipc.open_stream(pa.memory_map(str(self._path))) as reader:
                 yield from reader
 
 
-def parked(shelf: Shelf, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Parked:
-    """All these batches, put aside."""
-    found = Parked(shelf, schema)
+def buffer_batches(
+    budget: SpillBudget, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> SpillBuffer:
+    """Add all batches to a new buffer."""
+    found = SpillBuffer(budget, schema)
     for batch in batches:
         found.add(batch)
     return found

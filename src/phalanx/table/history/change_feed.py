@@ -1,15 +1,15 @@
-"""The change feed: the rows that came, went and became others, from one snapshot to another.
+"""The change feed: the rows inserted, deleted and updated from one snapshot to another.
 
-Changes are told snapshot by snapshot, and of each snapshot first the rows that went (`delete`,
-`update_before`), then those that came (`insert`, `update_after`). Who removes the ones and adds
-the others, in that order, makes the rows of the first snapshot those of the last. Compactions,
-moves to another spec, evolves and changes of the schema change no row; a rollback takes away and
-brings back what it restores. If it undoes a move, or a compaction of rows that were changed since,
-all rows of these files are told as gone and come again. What was there only in between is told too.
+The feed is ordered by snapshot; within a snapshot removed rows (`delete`, `update_before`) come
+before added rows (`insert`, `update_after`). Removing and adding these rows in that order turns
+the rows of the first snapshot into those of the last. Compactions, moves to another spec, spec
+evolution and schema changes change no rows; a rollback removes and adds what it restores. If it
+undoes a move, or a compaction of rows that were changed later, the feed has all rows of these
+files as deleted and inserted. Rows that existed only in between are included.
 
-Rows have the columns of the last snapshot, whatever they were called and however wide they were
-then. A predicate judges every row for itself: of an update that takes a row out of what matches,
-the row before is told and the row after is not.
+Rows have the columns of the last snapshot, with its names and types. A predicate applies to each
+row separately: if an update makes a row no longer match, the feed has the row before the update
+but not the row after it.
 """
 
 from __future__ import annotations
@@ -24,52 +24,53 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phalanx.errors import PhalanxError, SchemaMismatch
-from phalanx.model.predicates.rendering import summary
+from phalanx.errors import InvalidArgument, PhalanxError, SchemaMismatch
+from phalanx.model.predicates.rendering import summarize
 from phalanx.model.schema.schema import Schema
 from phalanx.planning.change_plan import ChangePlan, PlannedChange
-from phalanx.planning.pruning.scan_plan import OBJECT_ID, PlannedPartition, ScanPlan
-from phalanx.planning.splits import packed, split_size
+from phalanx.planning.pruning.leaf_columns import LEAF_OBJECT_ID
+from phalanx.planning.pruning.scan_plan import PlannedPartition, ScanPlan
+from phalanx.planning.splits import choose_task_bytes, pack_in_tasks
 from phalanx.storage.changes.changed_fragments import (
-    TOLD,
-    ChangedRows,
-    RecordedUpdates,
-    told_schema,
+    CHANGE_FIELDS,
+    ChangedFragment,
+    UpdatesFile,
+    with_change_fields,
 )
-from phalanx.storage.changes.diff import ChangedLeaf, all_rows, changed_rows
+from phalanx.storage.changes.diff import ChangedLeaf, diff_leaf, list_all_fragments
 from phalanx.storage.commit.history_rows import (
-    UPDATES,
+    UPDATES_KEY,
     LeafChange,
     begins_history,
-    changes_between,
-    snapshots_from,
-    snapshots_in,
-    versions_at,
+    list_snapshots,
+    read_leaf_changes,
+    read_snapshot_range,
+    read_versions_at,
 )
 from phalanx.storage.commit.publishing import locations_of
-from phalanx.storage.lance.failures import Guarded, tells, told
+from phalanx.storage.lance.failures import ErrorTranslator, describe_as, translate_errors
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.leaf.reading import SCAN_THREADS, in_order
-from phalanx.storage.manifest.dropped import with_dropped
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.leaf.reading import SCAN_THREADS, read_in_order
+from phalanx.storage.manifest.dropped import include_dropped
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.table.history import snapshots as history
-from phalanx.table.read.scan import Scan, scan_of
+from phalanx.table.history import snapshots
+from phalanx.table.read.scan import Scan, make_scan
 
-# So many changes of leaves are looked at together.
-_LEAVES_AT_ONCE = 64
-# Other tasks run beside this one.
-_PIECES_AHEAD = 2
+# How many leaf changes are compared at once.
+_BATCH_LEAVES = 64
+# Small, because other tasks run on the same machine.
+_FRAGMENTS_AHEAD = 2
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ChangeFeed(Guarded):
-    """The changes between two snapshots: planned, and read when they are asked for.
+class ChangeFeed(ErrorTranslator):
+    """The changes between two snapshots: a plan, executed when the rows are read.
 
-    Every row has its columns, then `_change`, `_snapshot` and `_update`: what happened to it, the
-    snapshot that did it, and for updates a number that the rows before and after have in common
-    within the snapshot.
+    Every row has its columns, then `_change`, `_snapshot` and `_update`: the kind of change, the
+    snapshot that made it, and for updates a number shared by the rows before and after the update
+    within the snapshot. Internal: `table_schema`.
     """
 
     plan: ChangePlan
@@ -78,196 +79,210 @@ class ChangeFeed(Guarded):
     _manifest: Manifest = field(repr=False)
     _leaves: tuple[ChangedLeaf, ...] = field(repr=False)
 
-    def _stored_at(self) -> Location:
+    def _error_location(self) -> Location:
         return self._manifest.root
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of the rows."""
-        return told_schema(self.table_schema, self.columns)
+        return with_change_fields(self.table_schema, self.columns)
 
     def to_arrow(self) -> pa.Table:
-        """All changes, in memory."""
+        """Read all changes into memory."""
         return pa.Table.from_batches(self.to_batches(), self.schema)
 
-    @tells("read changes of")
+    @describe_as("read changes of")
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The changes as a stream; memory does not grow with the rows that changed.
+        """Stream the changes; memory does not grow with the number of changed rows.
 
-        Of updates, the places of the rows of one snapshot are held: a few bytes for each.
+        Only the row positions of the updates of one snapshot are held: a few bytes for each.
         """
-        with self._unless_expired():
-            pieces = (piece for snapshot in self.pieces() for piece in snapshot)
-            yield from in_order(pieces, SCAN_THREADS, ChangedRows.batches)
+        with self._detect_expiry():
+            pieces = (piece for snapshot in self.find_fragments() for piece in snapshot)
+            yield from read_in_order(pieces, SCAN_THREADS, ChangedFragment.batches)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The changes as an Arrow stream."""
+        """Return the changes as an Arrow stream."""
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def pieces(self) -> Iterator[list[ChangedRows]]:
-        """For each snapshot that changed rows the fragments they are in: rows that went first."""
-        for group in self._groups():
-            found = in_parallel(lambda leaf: changed_rows(self._manifest, leaf), group)
+    def find_fragments(self) -> Iterator[list[ChangedFragment]]:
+        """Internal: return the changed fragments of each snapshot, removed rows first."""
+        for group in self._group_leaves():
+            found = map_parallel(lambda leaf: diff_leaf(self._manifest, leaf), group)
             rows = [piece for each in found for piece in each]
             for _, alone in groupby(rows, lambda piece: piece.snapshot):
-                yield sorted(alone, key=lambda piece: piece.came)
+                yield sorted(alone, key=lambda piece: piece.is_added)
 
-    def all_pieces(self) -> list[ChangedRows]:
-        """All of them, in order; for who reads them elsewhere."""
-        with self._unless_expired():
-            return [piece for snapshot in self.pieces() for piece in snapshot]
+    def find_all_fragments(self) -> list[ChangedFragment]:
+        """Internal: return the changed fragments of all snapshots, in order."""
+        with self._detect_expiry():
+            return [piece for snapshot in self.find_fragments() for piece in snapshot]
 
-    def _groups(self) -> Iterator[list[ChangedLeaf]]:
-        """The leaves of whole snapshots, as many as are looked at together."""
+    def _group_leaves(self) -> Iterator[list[ChangedLeaf]]:
+        """Group the leaves of whole snapshots, to compare many at once."""
         waiting: list[ChangedLeaf] = []
         for _, leaves in groupby(self._leaves, lambda leaf: leaf.snapshot):
             waiting += leaves
-            if len(waiting) >= _LEAVES_AT_ONCE:
+            if len(waiting) >= _BATCH_LEAVES:
                 yield waiting
                 waiting = []
         if waiting:
             yield waiting
 
     @contextmanager
-    def _unless_expired(self) -> Iterator[None]:
-        """What vacuum has removed since the plan was made is told as such."""
+    def _detect_expiry(self) -> Iterator[None]:
+        """Turn a failure into a clear error if vacuum removed a snapshot after planning."""
         try:
             yield
         except (PhalanxError, OSError, ValueError):
-            _check_there(self._manifest.latest(), self.plan.from_snapshot, self.plan.to_snapshot)
+            _check_retained(
+                self._manifest.load_latest(), self.plan.from_snapshot, self.plan.to_snapshot
+            )
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask:
-    """What one task of many tells: parts of leaves before and after snapshots."""
+    """A task that reads changed fragments."""
 
-    pieces: tuple[ChangedRows, ...]
+    fragments: tuple[ChangedFragment, ...]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The changes, in order."""
-        with told("read a part of a change feed"):
-            yield from in_order(self.pieces, _PIECES_AHEAD, ChangedRows.batches)
+        """Read the changes, in order."""
+        with translate_errors("read a part of a change feed"):
+            yield from read_in_order(self.fragments, _FRAGMENTS_AHEAD, ChangedFragment.batches)
 
 
-def change_tasks(pieces: list[ChangedRows], wanted_bytes: int | None = None) -> list[ChangeTask]:
-    """The pieces in tasks of about equal bytes, in their order."""
-    most = split_size(sum(piece.size for piece in pieces), wanted_bytes)
-    return [ChangeTask(task) for task in packed(pieces, lambda piece: piece.size, most)]
+def plan_change_tasks(
+    pieces: list[ChangedFragment], wanted_bytes: int | None = None
+) -> list[ChangeTask]:
+    """Pack changed fragments into tasks of about equal bytes, in their order."""
+    most = choose_task_bytes(sum(piece.size for piece in pieces), wanted_bytes)
+    return [ChangeTask(task) for task in pack_in_tasks(pieces, lambda piece: piece.size, most)]
 
 
-def feed_of(
+def plan_changes(
     manifest: Manifest,
     from_snapshot: int | datetime,
     to_snapshot: int | datetime | None,
     where: str | None,
     columns: Sequence[str] | None,
 ) -> ChangeFeed:
-    """The changes after one snapshot, up to another (the newest)."""
-    first, last = _span(manifest, from_snapshot, to_snapshot)
-    _check_there(manifest, first, last)
-    return feed_between(manifest, history.at(manifest, last), first, last, where, columns)
+    """Plan the changes after one snapshot, up to another (by default the newest)."""
+    first, last = _resolve_span(manifest, from_snapshot, to_snapshot)
+    _check_retained(manifest, first, last)
+    return plan_changes_between(
+        manifest, snapshots.open_snapshot(manifest, last), first, last, where, columns
+    )
 
 
-def feed_between(
+def plan_changes_between(
     manifest: Manifest,
-    shown: Manifest,
+    read_as: Manifest,
     first: int,
     last: int,
     where: str | None,
     columns: Sequence[str] | None,
 ) -> ChangeFeed:
-    """The changes after one snapshot, up to another, by the columns and specs of a manifest.
+    """Plan the changes between two snapshots, with the columns and specs of `read_as`.
 
-    Both snapshots must be there, and what the manifest shows be that of the last one, or later.
+    Both snapshots must be retained, and `read_as` must be the manifest of the last one or later.
     """
     _check_unpinned(manifest, first, last)
     changes = [
-        change for change in changes_between(manifest, first, last) if change.entry.changes_rows
+        change
+        for change in read_leaf_changes(manifest, first, last)
+        if change.version_row.may_change_rows
     ]
-    scan = _scan(shown, where, columns)
-    scan = replace(scan, plan=_narrowed(scan.plan, {change.object_id for change in changes}))
-    scans = _by_name(scan, scan.leaf_scans())
-    planned = _by_name(scan, scan.plan.partitions)
-    told_of = snapshots_from(manifest, first + 1, last)
+    scan = _make_scan(read_as, where, columns)
+    scan = replace(scan, plan=_narrow(scan.plan, {change.object_id for change in changes}))
+    scans = _by_object_id(scan, scan.leaf_scans())
+    planned = _by_object_id(scan, scan.plan.partitions)
+    rows_by_snapshot = read_snapshot_range(manifest, first + 1, last)
     order = {name: place for place, name in enumerate(scans)}
     leaves = tuple(
-        ChangedLeaf(change, scans[change.object_id], _recorded(manifest, told_of, change))
+        ChangedLeaf(
+            change, scans[change.object_id], _find_recorded(manifest, rows_by_snapshot, change)
+        )
         for change in sorted(
             (change for change in changes if change.object_id in order),
-            key=lambda change: (change.entry.snapshot, order[change.object_id]),
+            key=lambda change: (change.version_row.snapshot, order[change.object_id]),
         )
     )
     plan = ChangePlan(
         manifest.root.uri,
         first,
         last,
-        summary(scan.plan.predicate),
-        tuple(_planned(leaf.change, planned[leaf.change.object_id]) for leaf in leaves),
+        summarize(scan.plan.predicate),
+        tuple(_plan_change(leaf.change, planned[leaf.change.object_id]) for leaf in leaves),
         len(changes),
     )
-    return ChangeFeed(plan, shown.properties.schema, scan.columns, manifest, leaves)
+    return ChangeFeed(plan, read_as.properties.schema, scan.columns, manifest, leaves)
 
 
-def whole_table(
+def find_initial_rows(
     manifest: Manifest, snapshot: int, where: str | None, columns: Sequence[str] | None
-) -> list[ChangedRows]:
-    """All rows of a snapshot, as if it had brought them, by the columns and specs of a manifest."""
+) -> list[ChangedFragment]:
+    """Return all rows of a snapshot as insertions, with the columns and specs of a manifest."""
     _check_unpinned(manifest, snapshot, snapshot)
-    versions = versions_at(manifest, snapshot)
-    scan = _scan(manifest, where, columns)
+    versions = read_versions_at(manifest, snapshot)
+    scan = _make_scan(manifest, where, columns)
     leaves = [
         (replace(each, version=versions[name]), snapshot)
-        for name, each in _by_name(scan, scan.leaf_scans()).items()
+        for name, each in _by_object_id(scan, scan.leaf_scans()).items()
         if name in versions
     ]
-    return [rows for each in in_parallel(lambda leaf: all_rows(*leaf), leaves) for rows in each]
+    return [
+        rows
+        for each in map_parallel(lambda leaf: list_all_fragments(*leaf), leaves)
+        for rows in each
+    ]
 
 
-def _scan(manifest: Manifest, where: str | None, columns: Sequence[str] | None) -> Scan:
-    """What is read of a table; no columns at all are what is told of the rows alone."""
-    scan = scan_of(with_dropped(manifest), where, columns or None, None)
+def _make_scan(manifest: Manifest, where: str | None, columns: Sequence[str] | None) -> Scan:
+    """Plan the scan of the changed rows; an empty list selects only the change columns."""
+    scan = make_scan(include_dropped(manifest), where, columns or None, None)
     if columns is not None and not columns:
         return replace(scan, columns=())
-    check_names(scan.columns, manifest.root.uri)
+    check_change_columns(scan.columns, manifest.root.uri)
     return scan
 
 
-def _by_name(scan: Scan, of_leaves: Sequence[Item]) -> dict[str, Item]:
-    """What there is of each leaf of a scan, by its object id."""
+def _by_object_id(scan: Scan, of_leaves: Sequence[Item]) -> dict[str, Item]:
+    """Key the items of the leaves of a scan by object id."""
     names = [
         name
         for spec in scan.plan.pruning.specs
-        for name in scan.plan.leaves[spec.spec_id].column(OBJECT_ID).to_pylist()
+        for name in scan.plan.leaves[spec.spec_id].column(LEAF_OBJECT_ID).to_pylist()
     ]
     return dict(zip(names, of_leaves, strict=True))
 
 
-def _narrowed(plan: ScanPlan, object_ids: set[str]) -> ScanPlan:
-    """The plan without the leaves that nobody changed."""
+def _narrow(plan: ScanPlan, object_ids: set[str]) -> ScanPlan:
+    """Remove the unchanged leaves from a plan."""
     leaves, residuals = {}, {}
     wanted = pa.array(object_ids, pa.string())
     for number, table in plan.leaves.items():
-        kept = pc.is_in(table.column(OBJECT_ID), wanted).combine_chunks()
+        kept = pc.is_in(table.column(LEAF_OBJECT_ID), wanted).combine_chunks()
         of_spec = plan.residuals[number]
         leaves[number] = table.filter(kept)
-        places = of_spec.places[kept.to_numpy(zero_copy_only=False)]
-        residuals[number] = replace(of_spec, places=places)
+        places = of_spec.indices[kept.to_numpy(zero_copy_only=False)]
+        residuals[number] = replace(of_spec, indices=places)
     return replace(plan, leaves=leaves, residuals=residuals)
 
 
-def _recorded(
-    manifest: Manifest, told_of: dict[int, dict[str, Any]], change: LeafChange
-) -> RecordedUpdates | None:
-    name = told_of.get(change.entry.snapshot, {}).get(UPDATES)
-    return None if name is None else RecordedUpdates(manifest.root, name)
+def _find_recorded(
+    manifest: Manifest, rows_by_snapshot: dict[int, dict[str, Any]], change: LeafChange
+) -> UpdatesFile | None:
+    name = rows_by_snapshot.get(change.version_row.snapshot, {}).get(UPDATES_KEY)
+    return None if name is None else UpdatesFile(manifest.root, name)
 
 
-def _planned(change: LeafChange, partition: PlannedPartition) -> PlannedChange:
-    entry = change.entry
+def _plan_change(change: LeafChange, partition: PlannedPartition) -> PlannedChange:
+    entry = change.version_row
     return PlannedChange(
         entry.snapshot,
         entry.operation,
@@ -279,83 +294,83 @@ def _planned(change: LeafChange, partition: PlannedPartition) -> PlannedChange:
     )
 
 
-def check_names(columns: Sequence[str], uri: str) -> None:
-    """Refuse columns whose names say what happened to a row."""
-    for name in TOLD.names:
+def check_change_columns(columns: Sequence[str], uri: str) -> None:
+    """Refuse columns with the names of the change columns."""
+    for name in CHANGE_FIELDS.names:
         if name in columns:
             raise SchemaMismatch(
-                f"Cannot tell the changes of {uri} with its column {name!r}: that name "
-                "says what happened to a row. Select other columns, or rename this one."
+                f"Cannot read the changes of {uri} with its column {name!r}: the change feed has a "
+                "column of that name. Select other columns, or rename this one."
             )
 
 
-def _span(
+def _resolve_span(
     manifest: Manifest, from_snapshot: int | datetime, to_snapshot: int | datetime | None
 ) -> tuple[int, int]:
-    """The ids of the two snapshots; the one before the first is that of a table without rows."""
-    listed = snapshots_in(manifest)
+    """Return the ids of the two snapshots; the id before the first one means an empty table."""
+    listed = list_snapshots(manifest)
     if not listed:
         raise PhalanxError(
-            f"Cannot tell the changes of {manifest.root}: it has no snapshot yet, a change to "
-            "strong mode was cut off. Complete it with set_mode('strong')."
+            f"Cannot read the changes of {manifest.root}: it has no snapshot yet, because a change "
+            "to strong mode was interrupted. Complete it with set_mode('strong')."
         )
     last = int(listed[-1]["id"])
     if to_snapshot is not None:
-        last = int(history.found(manifest, to_snapshot)["id"])
-    wanted = history.plain(from_snapshot)
+        last = int(snapshots.find_snapshot(manifest, to_snapshot)["id"])
+    start = snapshots.normalize_snapshot(from_snapshot)
     oldest = int(listed[0]["id"])
-    if isinstance(wanted, int) and wanted == oldest - 1 and begins_history(listed[0]):
-        first = wanted
-    elif isinstance(wanted, int) and 0 <= wanted < oldest:
-        raise _expired(manifest, wanted, last, wanted)
+    if isinstance(start, int) and start == oldest - 1 and begins_history(listed[0]):
+        first = start
+    elif isinstance(start, int) and 0 <= start < oldest:
+        raise _expired_error(manifest, start, last, start)
     else:
-        first = int(history.found(manifest, wanted)["id"])
+        first = int(snapshots.find_snapshot(manifest, start)["id"])
     if first > last:
-        raise PhalanxError(
-            f"Cannot tell the changes of {manifest.root} from snapshot {first} to {last}: the "
-            "first must not be the later one. Change their places."
+        raise InvalidArgument(
+            f"Cannot read the changes of {manifest.root} from snapshot {first} to {last}: "
+            "from_snapshot must not be later than to_snapshot. Swap them."
         )
     return first, last
 
 
-def _check_there(manifest: Manifest, first: int, last: int) -> None:
-    """Refuse a span of which vacuum has removed a snapshot."""
-    listed = snapshots_from(manifest, first, last)
-    # A few are enough; there may be as many as numbers.
-    gone = (number for number in range(first, last + 1) if number not in listed)
-    missing = list(islice(gone, 2))
+def _check_retained(manifest: Manifest, first: int, last: int) -> None:
+    """Refuse a span with a snapshot that vacuum has removed."""
+    listed = read_snapshot_range(manifest, first, last)
+    # Two are enough; a span may be large.
+    absent = (number for number in range(first, last + 1) if number not in listed)
+    missing = list(islice(absent, 2))
     if missing == [first] and first + 1 in listed and begins_history(listed[first + 1]):
         return
     if missing:
-        raise _expired(manifest, first, last, missing[0])
+        raise _expired_error(manifest, first, last, missing[0])
 
 
 def _check_unpinned(manifest: Manifest, first: int, last: int) -> None:
-    """Refuse a span in which others have said what is read, as the expression draft lets them.
+    """Refuse a span in which others changed pinned versions, as the expression draft allows.
 
-    No snapshot tells of it: rows come and go there without one.
+    No snapshot records such a change of rows.
     """
-    if not manifest.properties.is_drafted:
+    if not manifest.properties.has_expression_specs:
         return
-    places = locations_of(with_dropped(manifest))
-    for number in sorted(snapshots_from(manifest, first, last)):
-        shown = history.at(manifest, number)
-        read, told_of = shown.versions(), versions_at(manifest, number)
+    places = locations_of(include_dropped(manifest))
+    for number in sorted(read_snapshot_range(manifest, first, last)):
+        shown = snapshots.open_snapshot(manifest, number)
+        read, recorded = shown.leaf_versions(), read_versions_at(manifest, number)
         where = locations_of(shown)
         for name, version in read.items():
-            if version != told_of.get(name) or where[name] != places.get(name):
+            if version != recorded.get(name) or where[name] != places.get(name):
                 raise PhalanxError(
-                    f"Cannot tell the changes of {manifest.root} from snapshot {first} to {last}: "
-                    f"something other than Phalanx changed what is read of its table {name} "
-                    f"around snapshot {number}, as the {manifest.layout} layout allows. Begin "
-                    "with a later snapshot, or compare the rows of both."
+                    f"Cannot read the changes of {manifest.root} from snapshot {first} to {last}: "
+                    f"the version that is read of its table {name} was changed outside Phalanx "
+                    f"around snapshot {number}, as the {manifest.layout} layout allows. Start at a "
+                    "later snapshot, or compare the rows of both."
                 )
 
 
-def _expired(manifest: Manifest, first: int, last: int, missing: int) -> PhalanxError:
-    oldest = snapshots_in(manifest)[0]["id"]
+def _expired_error(manifest: Manifest, first: int, last: int, missing: int) -> PhalanxError:
+    oldest = list_snapshots(manifest)[0]["id"]
     return PhalanxError(
-        f"Cannot tell the changes of {manifest.root} from snapshot {first} to {last}: snapshot "
-        f"{missing} is not retained any more. The oldest retained is {oldest}: begin there, with "
-        "the rows of the table as of then."
+        f"Cannot read the changes of {manifest.root} from snapshot {first} to {last}: snapshot "
+        f"{missing} is not retained any more. The oldest retained is {oldest}: read the table at "
+        "that snapshot, and its changes from there."
     )

@@ -1,8 +1,8 @@
-"""Rows that snapshots brought: what a stream reads.
+"""Incremental scans: the rows that snapshots added, as a stream reads them.
 
-Rows that a snapshot only moved, rewrote or restored are not new: compactions, changes of the
-schema and rollbacks bring none. What a snapshot brought is read as of that snapshot, so that it
-does not depend on how many snapshots are read at once, nor on what happened to the rows since.
+Rows that a snapshot only moved, rewrote or restored are not new: compactions, schema changes and
+rollbacks add none. The rows that a snapshot added are read as of that snapshot, so that the result
+depends neither on how many snapshots are read at once nor on later changes.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from itertools import islice
 from typing import Protocol
 
 from phalanx.errors import PhalanxError
-from phalanx.planning.pruning.scan_plan import OBJECT_ID
-from phalanx.storage.changes.equivalent_files import known_files
-from phalanx.storage.commit.head import Head, head_of
+from phalanx.planning.pruning.leaf_columns import LEAF_OBJECT_ID
+from phalanx.storage.changes.equivalent_files import find_old_files
+from phalanx.storage.commit.head import Head, read_head
 from phalanx.storage.commit.history_rows import (
     LeafChange,
     begins_history,
-    changes_between,
-    snapshots_from,
-    snapshots_in,
-    versions_at,
+    list_snapshots,
+    read_leaf_changes,
+    read_snapshot_range,
+    read_versions_at,
 )
-from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.lance.parallel import map_parallel
 from phalanx.storage.leaf.reading import LeafScan
-from phalanx.storage.manifest.dropped import with_dropped
+from phalanx.storage.manifest.dropped import include_dropped
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.table.read.scan import scan_of
-from phalanx.table.read.scan_tasks import Piece, piece_of, pieces
+from phalanx.table.read.scan import make_scan
+from phalanx.table.read.scan_tasks import ScanPiece, make_piece, split_leaf
 
-# Before the first snapshot, and before the whole table was read.
-NOTHING = -1
-# So many snapshots are looked at together, to see how much they brought.
-_SNAPSHOTS_AT_ONCE = 16
+# The position before anything was read: the whole table is read first.
+NOTHING_READ = -1
+# How many snapshots are measured at once.
+_BATCH_SNAPSHOTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Up to which snapshot rows were read.
+    """The snapshot up to which rows were read.
 
-    The time, where it is known, tells the snapshot from another one with the same number, of a
-    history that was begun anew.
+    The time, if known, distinguishes it from a snapshot with the same number of a restarted
+    history.
     """
 
     snapshot: int
@@ -54,123 +54,123 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is read at once: whole snapshots, and at least one. None: as much as there is."""
+    """Limits of one read, which has whole snapshots and at least one. None means no limit."""
 
     snapshots: int | None = None
     rows: int | None = None
     bytes: int | None = None
 
     @property
-    def are_none(self) -> bool:
-        """Whether there is no limit."""
+    def is_unlimited(self) -> bool:
+        """Whether no limit is set."""
         return self == Limits()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is read of the rows."""
+class Selection:
+    """The rows and columns to read."""
 
     where: str | None = None
     columns: Sequence[str] | None = None
 
 
-def newest_position(manifest: Manifest) -> Position:
-    """Where the history of a table stands; only in strong mode there is one."""
-    newest = _head(manifest)
+def find_newest_position(manifest: Manifest) -> Position:
+    """Return the position of the newest snapshot; requires strong mode."""
+    newest = _require_head(manifest)
     return Position(newest.sequence, newest.time)
 
 
-def _head(manifest: Manifest) -> Head:
-    found = head_of(manifest) if manifest.properties.mode == "strong" else None
+def _require_head(manifest: Manifest) -> Head:
+    found = read_head(manifest) if manifest.properties.mode == "strong" else None
     if found is None:
         raise PhalanxError(
-            f"Cannot stream from {manifest.root}: it is in weak mode, which has no snapshots to "
-            "tell new rows by. Change it with set_mode('strong')."
+            f"Cannot stream from {manifest.root}: it is in weak mode, which has no snapshots. "
+            "Change it with set_mode('strong')."
         )
     return found
 
 
-def position_before(manifest: Manifest, first: int | datetime) -> Position:
-    """Where to start to read what a snapshot brought, and all after it.
+def find_position_before(manifest: Manifest, first: int | datetime) -> Position:
+    """Return the position from which to read the rows of a snapshot and of all later ones.
 
-    A time stands for the first snapshot since, which must be there already: a writer whose clock
-    is late could make another one the first.
+    A time means the first snapshot since then, which must exist already: a writer with a slow
+    clock could commit an earlier one.
     """
-    newest = _head(manifest)
+    newest = _require_head(manifest)
     if isinstance(first, int):
         if not 1 <= first <= newest.sequence + 1:
             raise PhalanxError(
                 f"Cannot stream from snapshot {first} of {manifest.root}: expected one from 1 to "
-                f"{newest.sequence}, or {newest.sequence + 1} for what comes next."
+                f"{newest.sequence}, or {newest.sequence + 1} for the next one."
             )
         return Position(first - 1)
     moment = first if first.tzinfo else first.replace(tzinfo=UTC)
-    found = snapshots_in(manifest)
+    found = list_snapshots(manifest)
     since = [each for each in found if datetime.fromisoformat(each["time"]) >= moment]
     if not since:
         raise PhalanxError(
-            f"Cannot stream from {manifest.root} since {moment.isoformat()}: there is no snapshot "
-            f"since then, the newest is {newest.sequence} of {newest.time}. Name the one that "
+            f"Cannot stream from {manifest.root} since {moment.isoformat()}: it has no snapshot "
+            f"since then, the newest is {newest.sequence} of {newest.time}. Pass the one that "
             f"comes next: {newest.sequence + 1}."
         )
     start = int(since[0]["id"])
     if since[0] is found[0] and not begins_history(found[0]):
-        raise _lost(manifest, f"since {moment.isoformat()}", start)
+        raise _lost_error(manifest, f"since {moment.isoformat()}", start)
     return Position(start - 1)
 
 
-class Amount(Protocol):
-    """Rows that are read together: how many, and how many bytes."""
+class ReadAmount(Protocol):
+    """The size of rows that are read together."""
 
     @property
     def rows(self) -> int:
-        """How many rows there are, wanted or not."""
+        """The number of rows, before filters."""
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """The number of bytes."""
 
 
-# What the snapshots after one, up to another, brought: each part with its snapshot.
-Brought = Callable[[int, int], Iterable[tuple[int, Amount]]]
+# Lists what the snapshots after one, up to another, added: each part with its snapshot.
+ListAmounts = Callable[[int, int], Iterable[tuple[int, ReadAmount]]]
 
 
-def next_position(
+def find_next_position(
     manifest: Manifest,
     after: Position,
     until: Position,
     limits: Limits,
-    wanted: Wanted,
-    brought: Brought | None = None,
+    selection: Selection,
+    list_amounts: ListAmounts | None = None,
 ) -> Position:
-    """How far to read at once; `after` itself where nothing new is there.
+    """Return the position to read up to within the limits; `after` if nothing is new.
 
-    Snapshots that brought nothing are passed too: vacuum may remove them. What they brought are
-    new rows, unless something else is told.
+    Advances over snapshots that added nothing: vacuum may remove them. `list_amounts` measures
+    what snapshots added; by default, new rows.
     """
     if after == until or (until.snapshot == after.snapshot and after.time is None):
         return after
-    said = check_there(manifest, after, until)
-    if after.snapshot == NOTHING or limits.are_none:
+    retained = check_retained(manifest, after, until)
+    if after.snapshot == NOTHING_READ or limits.is_unlimited:
         return until
     last = until.snapshot
     if limits.snapshots is not None:
         last = min(last, after.snapshot + limits.snapshots)
     if limits.rows is not None or limits.bytes is not None:
-        told = brought or functools.partial(_arrivals, manifest, wanted=wanted)
-        last = _last_within(after.snapshot, last, limits, told)
-    return until if last == until.snapshot else Position(last, said[last])
+        list_added = list_amounts or functools.partial(_find_added, manifest, selection=selection)
+        last = _find_last_within(after.snapshot, last, limits, list_added)
+    return until if last == until.snapshot else Position(last, retained[last])
 
 
-def _last_within(after: int, until: int, limits: Limits, told: Brought) -> int:
+def _find_last_within(after: int, until: int, limits: Limits, list_amounts: ListAmounts) -> int:
     rows = size = 0
-    for first in range(after, until, _SNAPSHOTS_AT_ONCE):
-        last = min(first + _SNAPSHOTS_AT_ONCE, until)
-        found = list(told(first, last))
+    for first in range(after, until, _BATCH_SNAPSHOTS):
+        last = min(first + _BATCH_SNAPSHOTS, until)
+        found = list(list_amounts(first, last))
         for number in range(first + 1, last + 1):
-            brought = [piece for snapshot, piece in found if snapshot == number]
-            rows += sum(piece.rows for piece in brought)
-            size += sum(piece.size for piece in brought)
+            added = [piece for snapshot, piece in found if snapshot == number]
+            rows += sum(piece.rows for piece in added)
+            size += sum(piece.size for piece in added)
             is_over = _exceeds(rows, limits.rows) or _exceeds(size, limits.bytes)
             if is_over and number > after + 1:
                 return number - 1
@@ -181,132 +181,134 @@ def _exceeds(amount: int, limit: int | None) -> bool:
     return limit is not None and amount > limit
 
 
-def new_rows(manifest: Manifest, after: Position, until: Position, wanted: Wanted) -> list[Piece]:
-    """The rows that came after a position, up to another, in the order in which they came.
+def find_new_rows(
+    manifest: Manifest, after: Position, until: Position, selection: Selection
+) -> list[ScanPiece]:
+    """Return the rows added after one position, up to another, in the order of their snapshots.
 
-    All rows of the table as of then, where nothing was read yet. `PhalanxError` where vacuum has
-    removed what tells them.
+    From `NOTHING_READ` returns all rows of the table at the last position. Raises `PhalanxError`
+    if vacuum has removed a snapshot that is needed.
     """
     if after.snapshot == until.snapshot:
         return []
-    with unless_lost(manifest, after, until):
-        if after.snapshot == NOTHING:
-            return _all_rows(manifest, until.snapshot, wanted)
-        found = _arrivals(manifest, after.snapshot, until.snapshot, wanted)
+    with detect_lost(manifest, after, until):
+        if after.snapshot == NOTHING_READ:
+            return _find_all_rows(manifest, until.snapshot, selection)
+        found = _find_added(manifest, after.snapshot, until.snapshot, selection)
         return [piece for _, piece in found]
 
 
 @contextmanager
-def unless_lost(manifest: Manifest, after: Position, until: Position) -> Iterator[None]:
-    """Tell that snapshots are gone, before they are read and when that fails."""
-    check_there(manifest, after, until)
+def detect_lost(manifest: Manifest, after: Position, until: Position) -> Iterator[None]:
+    """Raise a clear error for removed snapshots, before they are read and if reading fails."""
+    check_retained(manifest, after, until)
     try:
         yield
     except (PhalanxError, OSError, ValueError):
-        check_there(manifest.latest(), after, until)
+        check_retained(manifest.load_latest(), after, until)
         raise
 
 
-def _all_rows(manifest: Manifest, snapshot: int, wanted: Wanted) -> list[Piece]:
-    versions = versions_at(manifest, snapshot)
+def _find_all_rows(manifest: Manifest, snapshot: int, selection: Selection) -> list[ScanPiece]:
+    versions = read_versions_at(manifest, snapshot)
     scans = [
         replace(scan, version=versions[name])
-        for name, scan in _leaf_scans(manifest, wanted).items()
+        for name, scan in _plan_leaf_scans(manifest, selection).items()
         if name in versions
     ]
-    return [piece for each in in_parallel(pieces, scans) for piece in each]
+    return [piece for each in map_parallel(split_leaf, scans) for piece in each]
 
 
-def _arrivals(
-    manifest: Manifest, after: int, until: int, wanted: Wanted
-) -> list[tuple[int, Piece]]:
-    """What each snapshot brought to the leaves that may have wanted rows."""
-    scans = _leaf_scans(manifest, wanted)
+def _find_added(
+    manifest: Manifest, after: int, until: int, selection: Selection
+) -> list[tuple[int, ScanPiece]]:
+    """Return what each snapshot added to the leaves that may have selected rows."""
+    scans = _plan_leaf_scans(manifest, selection)
     changes = [
         change
-        for change in changes_between(manifest, after, until)
-        if change.entry.brings_rows and change.object_id in scans
+        for change in read_leaf_changes(manifest, after, until)
+        if change.version_row.may_add_rows and change.object_id in scans
     ]
 
-    def arrived(change: LeafChange) -> list[Piece]:
-        scan = replace(scans[change.object_id], version=change.entry.version)
+    def find_pieces(change: LeafChange) -> list[ScanPiece]:
+        scan = replace(scans[change.object_id], version=change.version_row.version)
         known: set[str] = set()
         if change.before is not None:
-            known = known_files(scan.location, change.before, change.entry)
+            known = find_old_files(scan.location, change.before, change.version_row)
         return [
-            piece_of(scan, fragment.metadata)
+            make_piece(scan, fragment.metadata)
             for fragment in scan.location.open_leaf(scan.version).get_fragments()
             if not any(file.path in known for file in fragment.metadata.files)
         ]
 
-    found = in_parallel(arrived, changes)
+    found = map_parallel(find_pieces, changes)
     return [
-        (change.entry.snapshot, piece)
+        (change.version_row.snapshot, piece)
         for change, each in zip(changes, found, strict=True)
         for piece in each
     ]
 
 
-def _leaf_scans(manifest: Manifest, wanted: Wanted) -> dict[str, LeafScan]:
-    """The scan of each leaf that may have wanted rows, by its object id.
+def _plan_leaf_scans(manifest: Manifest, selection: Selection) -> dict[str, LeafScan]:
+    """Plan the scan of each leaf that may have selected rows, by object id.
 
-    Planned as the table is now, with the partitions that were dropped: files are read in its
-    schema by their field ids.
+    Plans on the current table including dropped partitions: files are read in its schema by their
+    field ids.
     """
-    scan = scan_of(with_dropped(manifest), wanted.where, wanted.columns, None)
+    scan = make_scan(include_dropped(manifest), selection.where, selection.columns, None)
     names = [
         name
         for spec in scan.plan.pruning.specs
-        for name in scan.plan.leaves[spec.spec_id].column(OBJECT_ID).to_pylist()
+        for name in scan.plan.leaves[spec.spec_id].column(LEAF_OBJECT_ID).to_pylist()
     ]
     return dict(zip(names, scan.leaf_scans(), strict=True))
 
 
-def check_there(manifest: Manifest, after: Position, until: Position) -> Mapping[int, str]:
-    """The times of all snapshots in between; `PhalanxError` if any is gone that tells what came."""
-    newest = _head(manifest)
+def check_retained(manifest: Manifest, after: Position, until: Position) -> Mapping[int, str]:
+    """Return the times of all snapshots in between; `PhalanxError` if a needed one is gone."""
+    newest = _require_head(manifest)
     if until.snapshot > newest.sequence or until.snapshot < after.snapshot:
-        raise _begun_anew(manifest, max(until.snapshot, after.snapshot))
-    first = until.snapshot if after.snapshot == NOTHING else after.snapshot
-    said = snapshots_from(manifest, first, until.snapshot)
+        raise _restarted_error(manifest, max(until.snapshot, after.snapshot))
+    first = until.snapshot if after.snapshot == NOTHING_READ else after.snapshot
+    retained = read_snapshot_range(manifest, first, until.snapshot)
     for position in (after, until):
-        found = said.get(position.snapshot)
+        found = retained.get(position.snapshot)
         if found is not None and position.time not in (None, found["time"]):
-            raise _begun_anew(manifest, position.snapshot)
-    missing = _missing(range(first, until.snapshot + 1), said)
-    # What the first one did is told by it and the one before, unless there was none.
-    if missing == [first] and first + 1 in said and begins_history(said[first + 1]):
+            raise _restarted_error(manifest, position.snapshot)
+    missing = _find_missing(range(first, until.snapshot + 1), retained)
+    # The first snapshot of a history needs no predecessor to compare with.
+    if missing == [first] and first + 1 in retained and begins_history(retained[first + 1]):
         missing = []
     if missing:
-        start = f"on from snapshot {after.snapshot}"
-        if after.snapshot == NOTHING:
+        start = f"from snapshot {after.snapshot}"
+        if after.snapshot == NOTHING_READ:
             start = f"as of snapshot {until.snapshot}"
-        raise _lost(manifest, start, missing[-1])
-    return {number: each["time"] for number, each in said.items()}
+        raise _lost_error(manifest, start, missing[-1])
+    return {number: each["time"] for number, each in retained.items()}
 
 
-def _missing(numbers: range, said: Mapping[int, object]) -> list[int]:
-    # A few are enough; there may be as many as numbers.
-    return list(islice((number for number in reversed(numbers) if number not in said), 2))[::-1]
+def _find_missing(numbers: range, retained: Mapping[int, object]) -> list[int]:
+    # Two are enough; a span may be large.
+    return list(islice((number for number in reversed(numbers) if number not in retained), 2))[::-1]
 
 
-def _lost(manifest: Manifest, start: str, last: int) -> PhalanxError:
-    newest = _head(manifest)
-    found = snapshots_in(manifest)
+def _lost_error(manifest: Manifest, start: str, last: int) -> PhalanxError:
+    newest = _require_head(manifest)
+    found = list_snapshots(manifest)
     oldest = found[0]["id"] if found else newest.sequence
     return PhalanxError(
-        f"Cannot stream from {manifest.root} {start}: which rows came up to snapshot {last} is "
-        f"not known any more. Vacuum removes old snapshots; the oldest one left is {oldest}. "
-        "Start the stream with a new checkpoint: it reads the whole table first, or only what "
-        f"came since with starting_snapshot={oldest + 1} (for changes: from_snapshot={oldest}). To "
-        "prevent it, vacuum only what is older than the stream ever stands still."
+        f"Cannot stream from {manifest.root} {start}: the rows added up to snapshot {last} are no "
+        f"longer known. Vacuum removed old snapshots; the oldest one left is {oldest}. Start the "
+        "stream with a new checkpoint: it reads the whole table first, or only later rows with "
+        f"starting_snapshot={oldest + 1} (for changes: from_snapshot={oldest}). To prevent this, "
+        "let vacuum retain more time than the stream is ever stopped."
     )
 
 
-def _begun_anew(manifest: Manifest, number: int) -> PhalanxError:
-    newest = _head(manifest)
+def _restarted_error(manifest: Manifest, number: int) -> PhalanxError:
+    newest = _require_head(manifest)
     return PhalanxError(
-        f"Cannot stream from {manifest.root} on from snapshot {number}: its history was begun anew "
-        f"since, and stands at snapshot {newest.sequence} of {newest.time}. The table was made "
-        "again, or was in weak mode meanwhile. Start the stream with a new checkpoint."
+        f"Cannot stream from {manifest.root} from snapshot {number}: its history was restarted, "
+        f"and its newest snapshot is {newest.sequence} of {newest.time}. The table was recreated, "
+        "or was in weak mode meanwhile. Start the stream with a new checkpoint."
     )

@@ -1,4 +1,4 @@
-"""The snapshots of a strong namespace: listed, read again, restored, compared."""
+"""The snapshots of a strong namespace: list, open, roll back to and compare them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from typing import Any, SupportsIndex
 
 import pyarrow as pa
 
-from phalanx.errors import PhalanxError
-from phalanx.storage.changes.equivalent_files import same_files
+from phalanx.errors import InvalidArgument, PhalanxError
+from phalanx.storage.changes.equivalent_files import find_equivalent_files
 from phalanx.storage.commit import head
-from phalanx.storage.commit.head import LeafVersion, head_of, with_head
-from phalanx.storage.commit.history_rows import snapshots_in
-from phalanx.storage.commit.publishing import locations_of, named_by_others, publish, standing
+from phalanx.storage.commit.head import LeafVersion, open_with_head, read_head
+from phalanx.storage.commit.history_rows import list_snapshots
+from phalanx.storage.commit.publishing import (
+    find_foreign_pins,
+    locations_of,
+    publish,
+    tolerate_publish_failures,
+)
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.leaf.reconcile import aligned
-from phalanx.storage.leaf.staging import emptied, rows_changed
-from phalanx.storage.manifest.dropped import dropped_leaves, with_dropped
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.leaf.reconcile import stage_aligned
+from phalanx.storage.leaf.staging import count_changed_rows, stage_emptied
+from phalanx.storage.manifest.dropped import include_dropped, read_dropped_leaves
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.table.read.inspection import with_keys
-from phalanx.table.transactions.strong_mode import begin
+from phalanx.table.read.inspection import prepend_keys
+from phalanx.table.transactions.strong_mode import load_head
 
 _COLUMNS = pa.schema(
     [
@@ -35,49 +40,49 @@ _COLUMNS = pa.schema(
 )
 
 
-def snapshots(manifest: Manifest | None) -> pa.Table:
-    """Every snapshot, the oldest first; none in weak mode, nor in a layout without a manifest."""
+def tabulate_snapshots(manifest: Manifest | None) -> pa.Table:
+    """Return all snapshots, oldest first; none in weak mode or in a layout without a manifest."""
     found = []
     if manifest is not None and manifest.properties.mode == "strong":
-        found = snapshots_in(manifest)
+        found = list_snapshots(manifest)
     rows = [{**each, "time": datetime.fromisoformat(each["time"])} for each in found]
     return pa.Table.from_pylist(rows, _COLUMNS)
 
 
-def newest(manifest: Manifest) -> int | None:
-    """The id of the newest snapshot; None where there is none, as in weak mode."""
-    found = head_of(manifest) if manifest.properties.mode == "strong" else None
-    # Before the first snapshot the head stands at 0.
+def find_newest(manifest: Manifest) -> int | None:
+    """Return the id of the newest snapshot; None if there is none, as in weak mode."""
+    found = read_head(manifest) if manifest.properties.mode == "strong" else None
+    # Before the first snapshot the head's sequence number is 0.
     return None if found is None else found.sequence or None
 
 
-def at(manifest: Manifest, snapshot: int | datetime) -> Manifest:
-    """The manifest of a snapshot, by id or as of a time (in UTC where it names no zone)."""
-    wanted = found(manifest, snapshot)
-    # Other commits than snapshots change the manifest too: the snapshot is the next or later.
+def open_snapshot(manifest: Manifest, snapshot: int | datetime) -> Manifest:
+    """Return the manifest of a snapshot, by id or as of a time (in UTC if it has no zone)."""
+    row = find_snapshot(manifest, snapshot)
+    # Commits that are not snapshots also change the manifest: the snapshot is the next or later.
     shown = None
-    for version in range(int(wanted["manifest_version"]) + 1, manifest.version + 1):
-        candidate = with_head(manifest, version)
-        if candidate is None or candidate[1].sequence < wanted["id"]:
+    for version in range(int(row["manifest_version"]) + 1, manifest.version + 1):
+        candidate = open_with_head(manifest, version)
+        if candidate is None or candidate[1].sequence < row["id"]:
             continue
         there, found_head = candidate
-        if found_head.sequence > wanted["id"]:
+        if found_head.sequence > row["id"]:
             break
-        # By the published text others may say which versions are read: the last word counts.
+        # The format lets other writers pin versions: the last manifest of the snapshot counts.
         if shown is None or found_head.epoch == there.properties.epoch:
             shown = there
     if shown is not None:
         return shown
     raise PhalanxError(
-        f"The manifest of snapshot {wanted['id']} of {manifest.root} is gone: something removed "
+        f"The manifest of snapshot {row['id']} of {manifest.root} is gone: something removed "
         "old versions of it. Read a later snapshot."
     )
 
 
-def found(manifest: Manifest, snapshot: int | datetime) -> dict[str, Any]:
-    """What the row of a snapshot says, by id or as of a time."""
-    snapshot = plain(snapshot)
-    listed = snapshots_in(manifest)
+def find_snapshot(manifest: Manifest, snapshot: int | datetime) -> dict[str, Any]:
+    """Return the row of a snapshot, by id or as of a time."""
+    snapshot = normalize_snapshot(snapshot)
+    listed = list_snapshots(manifest)
     if isinstance(snapshot, datetime):
         moment = snapshot if snapshot.tzinfo else snapshot.replace(tzinfo=UTC)
         chosen = [each for each in listed if datetime.fromisoformat(each["time"]) <= moment]
@@ -85,97 +90,97 @@ def found(manifest: Manifest, snapshot: int | datetime) -> dict[str, Any]:
         chosen = [each for each in listed if each["id"] == snapshot]
     if not chosen:
         span = f"{listed[0]['id']} to {listed[-1]['id']}" if listed else "none"
-        newest = head_of(manifest)
-        gone = "Older ones were removed by vacuum. " if newest and newest.horizon else ""
+        newest = read_head(manifest)
+        hint = "Older ones were removed by vacuum. " if newest and newest.horizon else ""
         raise PhalanxError(
-            f"{manifest.root} has no snapshot {snapshot}: expected one of {span}. {gone}See "
+            f"{manifest.root} has no snapshot {snapshot}: expected one of {span}. {hint}See "
             "snapshots()."
         )
     return chosen[-1]
 
 
-def plain(snapshot: Any) -> int | datetime:
-    """What a user names a snapshot by; as `snapshots()` has it, too."""
+def normalize_snapshot(snapshot: Any) -> int | datetime:
+    """Parse a snapshot id or time, also as an Arrow scalar of `snapshots()`."""
     if isinstance(snapshot, pa.Scalar):
         snapshot = snapshot.as_py()
     if isinstance(snapshot, datetime):
         return snapshot
     if isinstance(snapshot, SupportsIndex) and not isinstance(snapshot, bool):
         return operator.index(snapshot)
-    raise PhalanxError(f"Cannot read snapshot {snapshot!r}: expected its id, or a datetime.")
+    raise InvalidArgument(f"Cannot read snapshot {snapshot!r}: expected its id, or a datetime.")
 
 
 def rollback(manifest: Manifest, snapshot: int | datetime) -> int:
-    """Make the rows of a snapshot the newest ones, as a new snapshot; its id.
+    """Restore the rows of a snapshot as a new snapshot, and return its id.
 
     The schema and the specs stay as they are.
     """
 
     def attempt() -> int:
-        base, newest = begin(manifest)
-        past = at(base, snapshot)
-        wanted, places = past.versions(), locations_of(past)
-        locations, named = locations_of(base), named_by_others(base, newest)
-        dropped = dropped_leaves(base, wanted)
+        base, newest = load_head(manifest)
+        past = open_snapshot(base, snapshot)
+        versions, places = past.leaf_versions(), locations_of(past)
+        locations, named = locations_of(base), find_foreign_pins(base, newest)
+        dropped = read_dropped_leaves(base, versions)
         locations |= {name: leaf.location for name, leaf in dropped.items()}
 
-        def restored(item: tuple[str, int | None]) -> LeafVersion | None:
+        def restore(item: tuple[str, int | None]) -> LeafVersion | None:
             name, now = item
-            location, then = locations[name], wanted.get(name)
-            if name in wanted and places[name] != location:
+            location, then = locations[name], versions.get(name)
+            if name in versions and places[name] != location:
                 raise PhalanxError(
                     f"Cannot roll back {manifest.root} to {snapshot}: one of its partitions was "
-                    f"read from {places[name]} then, and is from {location} now. Set read_branch "
-                    "in its manifest row to what it was first."
+                    f"read from {places[name]} then, and is read from {location} now. First set "
+                    "read_branch in its manifest row to what it was."
                 )
             if then == now:
                 return None
             if then is None:
                 assert now is not None
-                version = emptied(location, now).version
+                version = stage_emptied(location, now).version
             else:
-                version = aligned(
+                version = stage_aligned(
                     location, location.open_leaf(then), base.properties.schema, is_ours=True
                 ).version
-            added, removed = _rows_changed(base, name, location, now, version)
+            added, removed = _count_changed_rows(base, name, location, now, version)
             return LeafVersion(name, version, "rollback", added, removed, named.get(name))
 
-        current = {**base.versions(), **dict.fromkeys(dropped)}
-        leaves = [leaf for leaf in in_parallel(restored, current.items()) if leaf]
-        again = past.rows_of(dropped) if dropped else None
+        current = {**base.leaf_versions(), **dict.fromkeys(dropped)}
+        leaves = [leaf for leaf in map_parallel(restore, current.items()) if leaf]
+        again = past.read_rows_by_id(dropped) if dropped else None
         return head.commit(base, newest, leaves, "rollback", new=again)
 
-    number = head.until_committed(attempt, manifest)
-    with standing(number):
+    number = head.retry_commit(attempt, manifest)
+    with tolerate_publish_failures(number):
         publish(manifest)
     return number
 
 
 def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
-    """The partitions that differ between two snapshots: their versions, rows added and removed."""
-    before, after = at(manifest, a), at(manifest, b)
-    old, new = before.versions(), after.versions()
+    """Return the partitions that differ between two snapshots, with versions and row counts."""
+    before, after = open_snapshot(manifest, a), open_snapshot(manifest, b)
+    old, new = before.leaf_versions(), after.leaf_versions()
     old_places, new_places = locations_of(before), locations_of(after)
-    # The later of the two knows all, also those that were dropped.
-    whole = max((with_dropped(each) for each in (after, before)), key=_partitions)
+    # The later of the two lists all leaves, including dropped ones.
+    whole = max((include_dropped(each) for each in (after, before)), key=_count_partitions)
     locations = locations_of(whole)
-    names = list(whole.versions())
+    names = list(whole.leaf_versions())
     changed = [
         name
         for name in names
         if (old.get(name), old_places.get(name)) != (new.get(name), new_places.get(name))
     ]
 
-    def counted(name: str) -> tuple[int, int]:
+    def count(name: str) -> tuple[int, int]:
         place = locations[name]
         if {old_places.get(name, place), new_places.get(name, place)} == {place}:
-            return _rows_changed(manifest, name, place, old.get(name), new.get(name))
-        # Versions of two branches have only their files in common.
+            return _count_changed_rows(manifest, name, place, old.get(name), new.get(name))
+        # Versions of two branches share only files.
         was, now = old_places[name], new_places[name]
-        return rows_changed(was.open_leaf(old[name]), now.open_leaf(new[name]))
+        return count_changed_rows(was.open_leaf(old[name]), now.open_leaf(new[name]))
 
-    counts = in_parallel(counted, changed)
-    # A partition without rows is as good as none.
+    counts = map_parallel(count, changed)
+    # A new or dropped partition without rows is no difference.
     real = [
         place
         for place, name in enumerate(changed)
@@ -183,7 +188,7 @@ def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
     ]
     changed, counts = [changed[place] for place in real], [counts[place] for place in real]
     differs = set(changed)
-    return with_keys(
+    return prepend_keys(
         whole,
         [int(name in differs) for name in names],
         {
@@ -196,14 +201,16 @@ def diff(manifest: Manifest, a: int | datetime, b: int | datetime) -> pa.Table:
     )
 
 
-def _partitions(manifest: Manifest) -> int:
+def _count_partitions(manifest: Manifest) -> int:
     return manifest.total_partitions
 
 
-def _rows_changed(
+def _count_changed_rows(
     manifest: Manifest, name: str, location: Location, old: int | None, new: int | None
 ) -> tuple[int, int]:
     before = None if old is None else location.open_leaf(old)
     after = None if new is None else location.open_leaf(new)
     versions = [version for version in (old, new) if version is not None]
-    return rows_changed(before, after, lambda: same_files(manifest, name, location, versions))
+    return count_changed_rows(
+        before, after, lambda: find_equivalent_files(manifest, name, location, versions)
+    )

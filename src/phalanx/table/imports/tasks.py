@@ -1,4 +1,4 @@
-"""What the tasks of an import do, and what is checked of it before anything is committed."""
+"""The tasks of an import, and the checks before their commit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from phalanx.errors import PhalanxError
-from phalanx.model.schema.storable_types import as_stored
+from phalanx.model.schema.storable_types import cast_to_storable
 from phalanx.planning.import_plan import ImportUnit
-from phalanx.planning.splits import FEWEST_BYTES, OPENING_BYTES, packed, split_size
-from phalanx.storage.lance.failures import told
-from phalanx.table.imports.chunks import few_tasks
+from phalanx.planning.splits import (
+    FILE_OPEN_COST_BYTES,
+    MIN_TASK_BYTES,
+    choose_task_bytes,
+    pack_in_tasks,
+)
+from phalanx.storage.lance.failures import translate_errors
+from phalanx.table.imports.chunks import choose_task_count
 from phalanx.table.jobs.task_files import TaskFiles
 from phalanx.table.jobs.write_job import WriteJob
 
@@ -21,8 +26,8 @@ from phalanx.table.jobs.write_job import WriteJob
 
 
 @dataclass(frozen=True, slots=True)
-class UnitsWritten:
-    """What a task has done: the rows that each unit gave, and the files they are in."""
+class ImportTaskResult:
+    """The result of a task: the row count of each unit, and the files written."""
 
     rows: tuple[tuple[str, int], ...]
     files: TaskFiles
@@ -30,7 +35,7 @@ class UnitsWritten:
 
 @dataclass(frozen=True, slots=True)
 class ImportTask:
-    """Some units, whose rows are written to their partitions."""
+    """A task that writes the rows of some units to their partitions."""
 
     group: int
     bytes: int
@@ -38,64 +43,66 @@ class ImportTask:
     stored: pa.Schema
     units: tuple[ImportUnit, ...]
 
-    def run(self) -> UnitsWritten:
-        """The new files, which nobody sees yet."""
+    def run(self) -> ImportTaskResult:
+        """Write the rows into files that are not visible yet."""
         counts: Counter[str] = Counter()
 
         def batches() -> Iterator[pa.RecordBatch]:
             for unit in self.units:
                 for batch in unit.batches():
                     counts[unit.id] += batch.num_rows
-                    yield self._stored(batch)
+                    yield self._convert(batch)
 
-        with told(f"import into {self.job.root}"):
+        with translate_errors(f"import into {self.job.root}"):
             files = self.job.write(pa.RecordBatchReader.from_batches(self.stored, batches()))
-        return UnitsWritten(tuple((unit.id, counts[unit.id]) for unit in self.units), files)
+        return ImportTaskResult(tuple((unit.id, counts[unit.id]) for unit in self.units), files)
 
-    def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        arrays = [as_stored(batch.column(field.name), field.type) for field in self.stored]
+    def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [cast_to_storable(batch.column(field.name), field.type) for field in self.stored]
         return pa.RecordBatch.from_arrays(arrays, schema=self.stored)
 
 
 # ── on the driver ────────────────────────────────────────────────────────────────────────────
 
 
-def import_tasks(
+def plan_import_tasks(
     job: WriteJob, stored: pa.Schema, units: Sequence[ImportUnit], cores: int, is_spread: bool
 ) -> list[ImportTask]:
-    """The units in tasks. Each writes a file for every partition it has rows of, so they are few.
+    """Pack the units into tasks. They are few, because each writes a file for every partition.
 
-    As many as keep all cores busy; or, if they are spread, tasks of the usual size.
+    Enough to keep all cores busy; with `is_spread`, tasks of the default size.
     """
-    sizes = [unit.bytes + OPENING_BYTES for unit in units]
+    sizes = [unit.bytes + FILE_OPEN_COST_BYTES for unit in units]
     total = sum(sizes)
     if is_spread:
-        most = split_size(total, None)
+        most = choose_task_bytes(total, None)
     else:
-        # Units are not alike: a task may take half of one more.
-        each = total // few_tasks(cores, total) + max(sizes, default=0) // 2
-        most = max(each, FEWEST_BYTES)
-    parts = packed(units, lambda unit: unit.bytes, most)
+        # Units differ in size: allow a task half a unit more.
+        each = total // choose_task_count(cores, total) + max(sizes, default=0) // 2
+        most = max(each, MIN_TASK_BYTES)
+    parts = pack_in_tasks(units, lambda unit: unit.bytes, most)
     return [
         ImportTask(number, sum(unit.bytes for unit in some), job, stored, some)
         for number, some in enumerate(parts)
     ]
 
 
-def checked_files(source: str, units: Sequence[ImportUnit], done: Sequence[UnitsWritten]) -> None:
-    """Refuse to commit what has other rows than the source says it has."""
-    came = {name: rows for task in done for name, rows in task.rows}
+def check_written(
+    source: str, units: Sequence[ImportUnit], done: Sequence[ImportTaskResult]
+) -> None:
+    """Refuse to commit if the row counts differ from those of the source."""
+    rows_read = {name: rows for task in done for name, rows in task.rows}
     for unit in units:
-        if came.get(unit.id) != unit.rows:
+        if rows_read.get(unit.id) != unit.rows:
             raise PhalanxError(
-                f"Cannot import {unit.id} of {source}: it gave {came.get(unit.id, 0):,} rows, but "
-                f"{unit.rows:,} are expected of it. Something changed the source meanwhile, or it "
-                "is broken; nothing of this chunk was committed."
+                f"Cannot import {unit.id} of {source}: read {rows_read.get(unit.id, 0):,} rows, "
+                f"but expected {unit.rows:,}. The source changed meanwhile, or it is corrupt; "
+                "nothing of this chunk was committed."
             )
     written = sum(task.files.rows for task in done)
     if written != sum(unit.rows for unit in units):
         raise PhalanxError(
-            f"Cannot import {source}: {written:,} rows were written of "
-            f"{sum(unit.rows for unit in units):,} that were read. Nothing of this chunk was "
+            f"Cannot import {source}: wrote {written:,} of the "
+            f"{sum(unit.rows for unit in units):,} rows that were read. Nothing of this chunk was "
             "committed; run it again."
         )

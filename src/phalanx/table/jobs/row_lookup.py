@@ -1,4 +1,4 @@
-"""Rows of a table by some columns, each with its id: where a change looks its rows up."""
+"""Lookup of the rows of a table by some columns, with their ids, for row-level changes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from phalanx.model.schema.rows import plain_schema
+from phalanx.model.schema.rows import to_row_schema
 from phalanx.model.schema.schema import Schema
-from phalanx.planning.pruning.key_routing import route
-from phalanx.planning.pruning.scan_plan import LOCATION, located
-from phalanx.storage.leaf.reading import ROW_ID, LeafScan
+from phalanx.planning.pruning.key_routing import route_keys
+from phalanx.planning.pruning.leaf_columns import LEAF_LOCATION, list_leaf_versions
+from phalanx.storage.leaf.reading import ROW_ID_FIELDS, LeafScan
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.storage.state.table_state import LeafListing
-from phalanx.table.jobs.row_ids import identified, leaf_numbers
-from phalanx.table.read.scan_tasks import ScanTask, packed_tasks, pieces_of_all
+from phalanx.storage.state.table_state import TableState
+from phalanx.table.jobs.row_ids import add_row_ids, number_leaves
+from phalanx.table.read.scan_tasks import ScanTask, pack_tasks, split_leaves
 from phalanx.table.write.operations import versions_of
 
 
@@ -26,28 +26,28 @@ class KeyedLeaves:
 
     keys: pa.RecordBatch | None
 
-    def of(self, manifest: LeafListing) -> dict[int, pa.Table]:
-        """These leaves, by spec."""
+    def find(self, state: TableState) -> dict[int, pa.Table]:
+        """Return these leaves, by spec."""
         return {
-            number: leaves if self.keys is None else self._kept(manifest, number, leaves)
-            for number, leaves in manifest.leaves().items()
+            number: leaves if self.keys is None else self._route(state, number, leaves)
+            for number, leaves in state.list_leaves().items()
         }
 
-    def _kept(self, manifest: LeafListing, number: int, leaves: pa.Table) -> pa.Table:
+    def _route(self, state: TableState, number: int, leaves: pa.Table) -> pa.Table:
         assert self.keys is not None
-        properties = manifest.properties
+        properties = state.properties
         places = np.arange(self.keys.num_rows)
-        routes = route(self.keys, places, properties.specs[number], properties.schema, leaves)
-        return leaves.filter(pa.array(routes.kept))
+        routes = route_keys(self.keys, places, properties.specs[number], properties.schema, leaves)
+        return leaves.filter(pa.array(routes.has_keys))
 
-    def versions(self, manifest: LeafListing) -> dict[str, int | None]:
-        """The versions of these leaves, by object id."""
-        return versions_of(self.of(manifest))
+    def find_versions(self, state: TableState) -> dict[str, int | None]:
+        """Return the versions of these leaves, by object id."""
+        return versions_of(self.find(state))
 
 
 @dataclass(frozen=True, slots=True)
 class LookupWork:
-    """Some columns of leaves, under other names, and the ids of the rows, read in tasks."""
+    """Work that reads some columns of leaves, under other names, with row ids."""
 
     table: Schema
     names: tuple[tuple[str, str], ...]
@@ -57,36 +57,38 @@ class LookupWork:
     def of(
         cls, manifest: Manifest, leaves: KeyedLeaves, names: Sequence[tuple[str, str]]
     ) -> LookupWork:
-        """The work for leaves of a manifest; the names are pairs of a column and another name."""
+        """Plan the work for leaves of a manifest; `names` are pairs of a column and its alias."""
         schema = manifest.properties.schema
         columns = tuple(name for name, _ in names)
         found = []
-        for spec_id, rows in leaves.of(manifest).items():
-            numbers = leaf_numbers(manifest, spec_id, rows.column(LOCATION).combine_chunks())
+        for spec_id, rows in leaves.find(manifest).items():
+            numbers = number_leaves(manifest, spec_id, rows.column(LEAF_LOCATION).combine_chunks())
             scans = [
-                LeafScan(manifest.root.child(location), version, schema, columns)
-                for location, version in located(rows)
+                LeafScan(manifest.root.leaf(location), version, schema, columns)
+                for location, version in list_leaf_versions(rows)
             ]
-            for number, pieces in zip(numbers.tolist(), pieces_of_all(scans), strict=True):
-                found += [identified(manifest, number, piece) for piece in pieces]
-        return cls(schema, tuple(names), tuple(packed_tasks(found)))
+            for number, pieces in zip(numbers.tolist(), split_leaves(scans), strict=True):
+                found += [add_row_ids(manifest, number, piece) for piece in pieces]
+        return cls(schema, tuple(names), tuple(pack_tasks(found)))
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns under their other names, and the ids."""
-        stored = plain_schema(self.table)
-        return pa.schema([*(stored.field(old).with_name(new) for old, new in self.names), *ROW_ID])
+        """The columns under their aliases, and the ids."""
+        stored = to_row_schema(self.table)
+        return pa.schema(
+            [*(stored.field(old).with_name(new) for old, new in self.names), *ROW_ID_FIELDS]
+        )
 
-    def reading(self, names: Sequence[str]) -> LookupWork:
-        """The same rows, with fewer of the columns."""
+    def select_columns(self, names: Sequence[str]) -> LookupWork:
+        """Return the same work with fewer columns."""
         return replace(self, names=tuple(each for each in self.names if each[1] in names))
 
     def without_tasks(self) -> LookupWork:
-        """The same work, as one task sees it."""
+        """Return the same work without its tasks."""
         return replace(self, tasks=())
 
     def batches(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
+        """Read the rows of a task."""
         schema = self.schema
-        for batch in task.reading(tuple(old for old, _ in self.names)).batches():
+        for batch in task.select_columns(tuple(old for old, _ in self.names)).batches():
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)

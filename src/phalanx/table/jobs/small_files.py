@@ -1,9 +1,9 @@
-"""Small files of many tasks put together, before anybody sees them.
+"""Combining the small files of many tasks before the commit.
 
-Tasks that have rows of many partitions write a file for each. Where nothing brought the rows of a
-partition together before, the process that commits the job can do it with the files: it writes
-them anew, and only the new ones are committed. The others are listed nowhere, and vacuum removes
-them, just as it does if the process dies on the way.
+A task with rows of many partitions writes a file for each. If the rows were not shuffled by
+partition before, the process that commits the job can combine the files: it rewrites them, and
+commits only the new ones. The others are orphans, which vacuum removes, as it does if the process
+dies in between.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
-from phalanx.storage.lance.failures import told
-from phalanx.storage.lance.parallel import WRITE_THREADS, in_parallel
-from phalanx.storage.lance.versions import is_undetachable
+from phalanx.storage.lance.failures import translate_errors
+from phalanx.storage.lance.parallel import WRITE_THREADS, map_parallel
+from phalanx.storage.lance.versions import is_v1_paths_error
 from phalanx.storage.leaf.leaf import ROWS_PER_FILE
-from phalanx.storage.leaf.staging import copied_files
+from phalanx.storage.leaf.staging import copy_files
 from phalanx.table.jobs.task_files import LeafFiles, TaskFiles
 from phalanx.table.jobs.write_job import WriteJob
 
-# A file with fewer rows is small: two of them still fit into one.
+# A file with fewer rows is small: two of them fit into one.
 SMALL_ROWS = ROWS_PER_FILE // 2
 
 
-def gathered(job: WriteJob, tasks: Sequence[TaskFiles]) -> list[TaskFiles]:
-    """The same rows, with the small files of each leaf as few; what to commit instead.
+def combine_small_files(job: WriteJob, tasks: Sequence[TaskFiles]) -> list[TaskFiles]:
+    """Combine the small files of each leaf, and return the files to commit instead.
 
     Rows stream from file to file: memory is bounded by a few batches for each thread.
     """
@@ -39,43 +39,45 @@ def gathered(job: WriteJob, tasks: Sequence[TaskFiles]) -> list[TaskFiles]:
         for files in task.files:
             small[files.location] += [each for each in files.fragments if _is_small(each)]
     wanted = {location: tuple(found) for location, found in small.items() if len(found) > 1}
-    versions = {location: version for task in tasks for location, version in job.leaves(task.keys)}
+    versions = {
+        location: version for task in tasks for location, version in job.locate_leaves(task.keys)
+    }
 
-    def rewritten(location: str) -> tuple[FragmentMetadata, ...] | None:
-        source = job.root.child(location)
-        dataset = job.opened(location, versions[location])
+    def rewrite(location: str) -> tuple[FragmentMetadata, ...] | None:
+        source = job.root.leaf(location)
+        dataset = job.open_leaf(location, versions[location])
         try:
-            return copied_files(dataset, source, wanted[location], source, dataset)
+            return copy_files(dataset, source, wanted[location], source, dataset)
         except OSError as error:
-            if not is_undetachable(error):
+            if not is_v1_paths_error(error):
                 raise
             return None
 
-    with told(f"gather the files of a write to {job.root}"):
-        written = in_parallel(rewritten, wanted, WRITE_THREADS)
+    with translate_errors(f"combine the files of a write to {job.root}"):
+        written = map_parallel(rewrite, wanted, WRITE_THREADS)
     new = {
         location: fragments
         for location, fragments in zip(wanted, written, strict=True)
         if fragments is not None
     }
-    return [_with(task, new) for task in tasks]
+    return [_replace_files(task, new) for task in tasks]
 
 
 def _is_small(fragment: FragmentMetadata) -> bool:
     return fragment.num_rows < SMALL_ROWS
 
 
-def _with(task: TaskFiles, new: dict[str, tuple[FragmentMetadata, ...]]) -> TaskFiles:
-    """The task's files without those that were written anew; the first task takes the new ones."""
-    replaced = [_replaced(files, new) for files in task.files]
+def _replace_files(task: TaskFiles, new: dict[str, tuple[FragmentMetadata, ...]]) -> TaskFiles:
+    """Replace the small files of a task; the first task of a leaf takes the combined files."""
+    replaced = [_replace_fragments(files, new) for files in task.files]
     kept = [place for place, files in enumerate(replaced) if files.fragments]
     keys = task.keys.take(pa.array(np.array(kept, np.int64)))
     return TaskFiles(keys, tuple(replaced[place] for place in kept))
 
 
-def _replaced(files: LeafFiles, new: dict[str, tuple[FragmentMetadata, ...]]) -> LeafFiles:
+def _replace_fragments(files: LeafFiles, new: dict[str, tuple[FragmentMetadata, ...]]) -> LeafFiles:
     if files.location not in new:
         return files
     large = tuple(each for each in files.fragments if not _is_small(each))
-    mine, new[files.location] = new[files.location], ()
-    return replace(files, fragments=large + mine)
+    combined, new[files.location] = new[files.location], ()
+    return replace(files, fragments=large + combined)

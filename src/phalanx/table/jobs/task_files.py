@@ -1,4 +1,4 @@
-"""Files that the tasks of a job have written: what each tells, and all of them by partition."""
+"""The files that the tasks of a job have written, by task and by partition."""
 
 from __future__ import annotations
 
@@ -10,70 +10,73 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
-from phalanx.model.schema.grouping import positions
-from phalanx.storage.commit.writing import LeafWrite, Replacement, leaf_writes
+from phalanx.model.schema.grouping import find_positions
+from phalanx.storage.commit.writing import LeafWrite, RowReplacement, plan_leaf_writes
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import WRITE_THREADS, in_parallel
-from phalanx.storage.leaf.staging import copied_files
-from phalanx.storage.new_leaves import NewLeaves
+from phalanx.storage.lance.parallel import WRITE_THREADS, map_parallel
+from phalanx.storage.leaf.leaf import LeafCreator
+from phalanx.storage.leaf.staging import copy_files
 from phalanx.table.write.incoming_rows import Target
 
 
 @dataclass(frozen=True, slots=True)
 class LeafFiles:
-    """Files that a task has written: where, and of which leaf, as the manifest names it.
+    """Files that a task has written to a leaf, at a location as the manifest stores it.
 
-    `stands_for` tells which row of which leaf each of their rows replaces, if any does.
+    `replaced` has the row position that each of their rows replaces, if any does.
     """
 
     location: str
     fragments: tuple[FragmentMetadata, ...]
-    stands_for: StandsFor | None = None
+    replaced: ReplacedPositions | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class StandsFor:
-    """For each row of some files the one that it replaces, as a `Replacement` has it."""
+class ReplacedPositions:
+    """The row that each row of some files replaces, as in `RowReplacement`, compressed."""
 
     leaves: tuple[str, ...]
     packed: bytes
 
     @classmethod
-    def of(cls, leaves: Sequence[str], old: pa.Table) -> StandsFor:
-        """The columns `leaf` and `address`, in few bytes: they travel to the driver."""
+    def of(cls, leaves: Sequence[str], old: pa.Table) -> ReplacedPositions:
+        """Compress the columns `leaf` and `address`: they are sent to the driver."""
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_stream(sink, old.schema, options=options) as writer:
             writer.write_table(old)
         return cls(tuple(leaves), sink.getvalue().to_pybytes())
 
-    def replacement(self, fragments: Sequence[FragmentMetadata]) -> Replacement:
-        """What the files that hold these rows replace."""
+    def to_replacement(self, fragments: Sequence[FragmentMetadata]) -> RowReplacement:
+        """Return the replacement for the files that hold these rows."""
         old = pa.ipc.open_stream(self.packed).read_all()
-        return Replacement(tuple(fragments), self.leaves, old)
+        return RowReplacement(tuple(fragments), self.leaves, old)
 
 
-class ReplacedRows(Protocol):
-    """Tells which rows others replace, by columns that stand beside theirs."""
+class ReplacedRowFinder(Protocol):
+    """Finds which rows are replaced, by extra columns of the new rows."""
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns that tell it."""
+        """The extra columns."""
 
-    def stands_for(self, told: pa.Table) -> StandsFor | None:
-        """What rows with these columns beside them replace; None if none of them does."""
+    def find_replaced(self, ids: pa.Table) -> ReplacedPositions | None:
+        """Return the positions that rows with these ids replace; None if they replace none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFiles:
-    """What one task has written: partitions, and the files of each."""
+    """The partitions that one task has written to, and the files of each.
+
+    Internal: `files`. A caller sends the object to the driver as it is.
+    """
 
     keys: pa.Table
     files: tuple[LeafFiles, ...]
 
     @classmethod
-    def none(cls) -> TaskFiles:
-        """What a task without rows has written."""
+    def empty(cls) -> TaskFiles:
+        """Return the result of a task without rows."""
         return cls(pa.table({}), ())
 
     @property
@@ -83,24 +86,26 @@ class TaskFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivedFiles:
+class IncomingFiles:
     """The files of all tasks, by partition."""
 
     root: Location
-    new: NewLeaves
+    new: LeafCreator
     keys: pa.Table
     files: tuple[tuple[LeafFiles, ...], ...]
 
     @classmethod
-    def of(cls, root: Location, new: NewLeaves, tasks: Iterable[TaskFiles]) -> ArrivedFiles | None:
-        """The files of the tasks that wrote any; None if none did."""
+    def of(
+        cls, root: Location, new: LeafCreator, tasks: Iterable[TaskFiles]
+    ) -> IncomingFiles | None:
+        """Collect the files of all tasks; None if no task wrote any."""
         wrote = [task for task in tasks if task.files]
         if not wrote:
             return None
         keys = wrote[0].keys
         files: list[list[LeafFiles]] = [[each] for each in wrote[0].files]
         for task in wrote[1:]:
-            places = positions(task.keys, keys)
+            places = find_positions(task.keys, keys)
             fresh = np.flatnonzero(places < 0)
             places[fresh] = np.arange(len(fresh)) + keys.num_rows
             keys = pa.concat_tables([keys, task.keys.take(pa.array(fresh))])
@@ -116,7 +121,7 @@ class ArrivedFiles:
 
     @property
     def fragments(self) -> int:
-        """How many fragments there are."""
+        """The number of fragments."""
         return len(self._fragments)
 
     @property
@@ -125,51 +130,51 @@ class ArrivedFiles:
 
     @property
     def new_locations(self) -> set[str]:
-        """Where tasks have written: the leaves that they made are among these."""
+        """The locations of this job's new leaves that tasks have written to."""
         return {
             files.location
             for leaf_files in self.files
             for files in leaf_files
-            if files.location == self.new.directory(files.location.partition("_")[2])
+            if files.location == self.new.choose_directory(files.location.partition("_")[2])
         }
 
-    def arrive(self, target: Target) -> list[LeafWrite]:
-        """The files, each in its leaf; those of a leaf that another writer made are copied."""
+    def stage(self, target: Target) -> list[LeafWrite]:
+        """Assign the files to their leaves; copies them if another writer created the leaf."""
         target.ensure_partitions(self.keys, self.new)
-        manifest = target.manifest
-        spec = manifest.properties.spec
-        leaves = manifest.leaves()[spec.id].take(pa.array(manifest.places(self.keys)))
-        writes = list(leaf_writes(manifest, spec.id, leaves, [None] * leaves.num_rows))
+        state = target.state
+        spec = state.properties.spec
+        leaves = state.list_leaves()[spec.id].take(pa.array(state.find_leaf_rows(self.keys)))
+        writes = list(plan_leaf_writes(state, spec.id, leaves, [None] * leaves.num_rows))
 
-        def arrived(place: int) -> LeafWrite:
+        def plan_write(place: int) -> LeafWrite:
             write = writes[place]
             found: list[FragmentMetadata] = []
-            replacements: list[Replacement] = []
+            replacements: list[RowReplacement] = []
             for files in self.files[place]:
-                source = self.root.child(files.location)
+                source = self.root.leaf(files.location)
                 fragments = files.fragments
                 if source.uri != write.location.uri:
                     into = target.open_leaf(write.location, write.version)
                     fragments = tuple(
-                        copied_files(source.open_leaf(), source, fragments, write.location, into)
+                        copy_files(source.open_leaf(), source, fragments, write.location, into)
                     )
                 found += fragments
-                if files.stands_for is not None:
-                    replacements.append(files.stands_for.replacement(fragments))
+                if files.replaced is not None:
+                    replacements.append(files.replaced.to_replacement(fragments))
             return replace(write, fragments=tuple(found), replacements=tuple(replacements))
 
-        return in_parallel(arrived, range(len(writes)), WRITE_THREADS)
+        return map_parallel(plan_write, range(len(writes)), WRITE_THREADS)
 
 
-class _Nothing:
-    """No rows, of no partition: an overwrite by them only removes."""
+class _NoRows:
+    """No rows and no partitions: an overwrite with them only removes rows."""
 
     rows = 0
     keys = pa.table({})
 
-    def arrive(self, target: Target) -> list[LeafWrite]:
-        """None."""
+    def stage(self, target: Target) -> list[LeafWrite]:
+        """Return no writes."""
         return []
 
 
-NOTHING = _Nothing()
+NO_ROWS = _NoRows()

@@ -1,4 +1,4 @@
-"""Joins of two tables: planned from their manifests, and read group by group."""
+"""Planning of joins of two tables from their manifests."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from phalanx.arguments import JoinHow
 from phalanx.errors import PhalanxError
 from phalanx.model.predicates.predicate import TRUE, Predicate
 from phalanx.model.predicates.rendering import to_datafusion
-from phalanx.model.specs.partition_key import PartitionKey, plain_values
-from phalanx.planning.joins.keys import On, join_keys
-from phalanx.planning.joins.kinds import How
-from phalanx.planning.joins.leaves import Fragment, JoinedTable, JoinLeaf, SpecLeaves
-from phalanx.planning.joins.plan import JoinPlan, planned
-from phalanx.planning.pruning.scan_plan import LEAF_COLUMNS, located
-from phalanx.storage.joining import MEMORY
-from phalanx.storage.lance.failures import told
+from phalanx.model.specs.partition_key import PartitionKey, to_python_values
+from phalanx.planning.joins.keys import JoinOn, resolve_join_keys
+from phalanx.planning.joins.leaves import JoinedTable, JoinFragment, JoinLeaf, SpecLeaves
+from phalanx.planning.joins.plan import JoinPlan, build_join_plan
+from phalanx.planning.pruning.leaf_columns import LEAF_COLUMNS, list_leaf_versions
+from phalanx.storage.lance.failures import translate_errors
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.lance.parallel import map_parallel
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.table.joins.reader import JoinReader, SideReader, join_columns
+from phalanx.storage.streams.hash_join import JOIN_MEMORY
+from phalanx.table.handle import handle_of
+from phalanx.table.joins.reader import JoinReader, SideReader, resolve_join_columns
 from phalanx.table.opening import open
 from phalanx.table.read.inspection import bytes_of
-from phalanx.table.read.scan import bound, plan_of
+from phalanx.table.read.scan import bind_where, plan_scan
 from phalanx.table.table import Table
 
 Joinable: TypeAlias = Table | str | os.PathLike[str]
@@ -34,77 +35,86 @@ Joinable: TypeAlias = Table | str | os.PathLike[str]
 def plan_join(
     left: Joinable,
     right: Joinable,
-    on: On,
+    on: JoinOn,
     *,
     left_where: str | None = None,
     right_where: str | None = None,
     storage_options: dict[str, str] | None = None,
 ) -> JoinPlan:
-    """How two tables are joined on equal columns (format: Storage Partitioned Join).
+    """Plan the join of two tables on equal columns (format: Storage Partitioned Join).
 
-    A table is given as such, or by its URI, which `storage_options` are for. `on` is a column, a
-    list of columns, or a list of (left, right) pairs. The predicates prune each side before.
+    A table is a `Table`, or a URI, which is opened with `storage_options`. `on` is a column, a
+    list of columns, or a list of (left, right) pairs. The predicates prune each side first.
     """
-    mine, theirs = (_manifest(table, storage_options) for table in (left, right))
-    keys = join_keys(on, mine.properties.schema, theirs.properties.schema)
-    return planned(_side(mine, left_where), _side(theirs, right_where), keys)
+    left_manifest, right_manifest = (
+        _load_manifest(table, storage_options) for table in (left, right)
+    )
+    keys = resolve_join_keys(on, left_manifest.properties.schema, right_manifest.properties.schema)
+    return build_join_plan(
+        _plan_side(left_manifest, left_where), _plan_side(right_manifest, right_where), keys
+    )
 
 
 def prepare_join(
     left: Joinable,
     right: Joinable,
-    on: On,
-    how: How,
+    on: JoinOn,
+    how: JoinHow,
     *,
     left_columns: Sequence[str] | None = None,
     right_columns: Sequence[str] | None = None,
     left_where: str | None = None,
     right_where: str | None = None,
     storage_options: dict[str, str] | None = None,
-    memory: int = MEMORY,
+    memory: int = JOIN_MEMORY,
 ) -> tuple[JoinPlan, JoinReader]:
-    """The plan of a join of one kind, and how its tasks are run; its columns are checked first."""
-    mine, theirs = (_manifest(table, storage_options) for table in (left, right))
-    schemas = mine.properties.schema, theirs.properties.schema
-    keys = join_keys(on, *schemas)
-    columns = join_columns(keys, *schemas, how, left_columns, right_columns)
-    plan = planned(_side(mine, left_where), _side(theirs, right_where), keys)
+    """Check the columns of a join, plan it, and return the plan with the reader of its tasks."""
+    left_manifest, right_manifest = (
+        _load_manifest(table, storage_options) for table in (left, right)
+    )
+    schemas = left_manifest.properties.schema, right_manifest.properties.schema
+    keys = resolve_join_keys(on, *schemas)
+    columns = resolve_join_columns(keys, *schemas, how, left_columns, right_columns)
+    plan = build_join_plan(
+        _plan_side(left_manifest, left_where), _plan_side(right_manifest, right_where), keys
+    )
     readers = [
         SideReader(
             manifest.properties.schema,
-            tuple(name for column in columns if (name := column.of(is_left)) is not None),
+            tuple(name for column in columns if (name := column.name_on(is_left)) is not None),
             tuple((key.left if is_left else key.right, key.type) for key in keys),
             manifest.root,
         )
-        for manifest, is_left in ((mine, True), (theirs, False))
+        for manifest, is_left in ((left_manifest, True), (right_manifest, False))
     ]
     return plan, JoinReader(readers[0], readers[1], columns, memory)
 
 
-def _manifest(table: Joinable, storage_options: dict[str, str] | None) -> Manifest:
-    """The manifest of a table, as it is now or as of the table's snapshot."""
+def _load_manifest(table: Joinable, storage_options: dict[str, str] | None) -> Manifest:
+    """Return the manifest of a table, as it is now or as of the table's snapshot."""
     opened = table if isinstance(table, Table) else open(table, storage_options=storage_options)
-    found = opened._refreshed()
+    found = handle_of(opened).refresh()
     if isinstance(found, Manifest):
         return found
     raise PhalanxError(
-        f"Cannot join {found.root}: it has the {found.layout} layout. Make it a table of the "
-        "newest format with upgrade(), or load it with Spark and join DataFrames."
+        f"Cannot join {found.root}: it has the {found.layout} layout. Convert it to the newest "
+        "format with upgrade(), or load it with Spark and join DataFrames."
     )
 
 
-def _side(manifest: Manifest, where: str | None) -> JoinedTable:
-    """A table with the leaves that have rows, each in the version that it has now."""
+def _plan_side(manifest: Manifest, where: str | None) -> JoinedTable:
+    """Return the leaves of a table that have rows, each at its current version."""
     properties = manifest.properties
-    with told(f"plan a join of {manifest.root}"):
-        plan = plan_of(manifest, bound(where, properties.schema))
+    with translate_errors(f"plan a join of {manifest.root}"):
+        plan = plan_scan(manifest, bind_where(where, properties.schema))
         found = []
         for number, spec in properties.specs.items():
             leaves, residuals = plan.leaves[number], plan.residuals[number]
             values = leaves.select(leaves.column_names[len(LEAF_COLUMNS) :])
-            columns = [plain_values(column) for column in values.columns]
-            opened = in_parallel(
-                lambda leaf: _measured(manifest.root.child(leaf[0]), leaf[1]), located(leaves)
+            columns = [to_python_values(column) for column in values.columns]
+            opened = map_parallel(
+                lambda leaf: _measure(manifest.root.leaf(leaf[0]), leaf[1]),
+                list_leaf_versions(leaves),
             )
             made = [
                 JoinLeaf(
@@ -112,8 +122,8 @@ def _side(manifest: Manifest, where: str | None) -> JoinedTable:
                     location,
                     version,
                     fragments,
-                    _text(residuals.predicates[residuals.places[place]]),
-                    residuals.predicates[residuals.places[place]],
+                    _render(residuals.predicates[residuals.indices[place]]),
+                    residuals.predicates[residuals.indices[place]],
                 )
                 for place, (location, version, fragments) in enumerate(opened)
             ]
@@ -123,16 +133,16 @@ def _side(manifest: Manifest, where: str | None) -> JoinedTable:
     return JoinedTable(manifest.root.uri, properties.schema, tuple(found))
 
 
-def _measured(location: Location, version: int | None) -> tuple[str, int, tuple[Fragment, ...]]:
-    """Where a leaf is, the version that is read, and its fragments."""
+def _measure(location: Location, version: int | None) -> tuple[str, int, tuple[JoinFragment, ...]]:
+    """Return the location of a leaf, the version that is read, and its fragments."""
     dataset = location.open_leaf(version)
     fragments = (each.metadata for each in dataset.get_fragments())
     return (
         location.uri,
         dataset.version,
-        tuple(Fragment(each.id, each.num_rows, bytes_of(each)) for each in fragments),
+        tuple(JoinFragment(each.id, each.num_rows, bytes_of(each)) for each in fragments),
     )
 
 
-def _text(predicate: Predicate) -> str | None:
+def _render(predicate: Predicate) -> str | None:
     return None if predicate == TRUE else to_datafusion(predicate)

@@ -1,287 +1,472 @@
-"""The health of a table: what its partitions, specs and files want to have done."""
+"""The health of a table: findings about its partitions, specs and files, each with a remedy."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from statistics import median
+from typing import Any, Literal, TypeAlias, get_args, overload
 
-from phalanx.errors import ForeignWrite, PhalanxError
+from phalanx.arguments import HealthArguments
+from phalanx.errors import ForeignWrite, InvalidArgument, PhalanxError, format_value
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.partition_key import PartitionKey
+from phalanx.model.specs.partition_key import PartitionKey, to_json_value
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.planning.pruning.partition_where import where_of
-from phalanx.planning.pruning.scan_plan import counted, readable
+from phalanx.planning.formatting import format_bytes, format_count
+from phalanx.planning.pruning.partition_where import build_partition_where
 from phalanx.planning.rewrite import RewriteGroup, RewriteOptions
-from phalanx.planning.spec_suggestions import coarser, finer
-from phalanx.storage.lance.failures import is_gone, plain_reason
+from phalanx.planning.spec_suggestions import suggest_coarser_spec, suggest_finer_spec
+from phalanx.storage.cleanup.debris import MISSING_VERSION
+from phalanx.storage.lance.failures import is_missing_file, summarize_error
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.storage.state.table_state import DoubledPartition
-from phalanx.table.findings import KINDS, Finding, Health, Kind, PartitionSize
-from phalanx.table.health_limits import HealthLimits
-from phalanx.table.leftovers import leftovers
-from phalanx.table.maintenance.indexes import unindexed
-from phalanx.table.maintenance.storage_comparison import MissingLeaf, missing_files, missing_leaves
+from phalanx.storage.state.table_state import DuplicatePartition
+from phalanx.table.maintenance.indexes import count_unindexed_rows
+from phalanx.table.maintenance.storage_comparison import (
+    MissingLeaf,
+    find_leftovers,
+    find_missing_files,
+    find_missing_leaves,
+)
 from phalanx.table.maintenance.vacuum import vacuum
 from phalanx.table.read.inspection import bytes_of
-from phalanx.table.read.rewrite_planning import FileLeaf, PlannedFiles, opened_leaves, planned
+from phalanx.table.read.rewrite_planning import (
+    PlannedFiles,
+    PlannedLeaf,
+    open_leaves,
+    plan_rewrite_files,
+)
 
-# No more findings than these are told, nor more partitions of one; the rest is counted.
-MOST_FINDINGS = 50
-MOST_PARTITIONS = 20
-# So many partitions are named in a sentence, or in a `where`.
-_MOST_NAMED = 3
-# What a shell obeys in double quotes.
-_OBEYED = re.compile(r'[$`"\\!]')
-# What `Table.vacuum` keeps unless it is told otherwise.
-_KEPT = timedelta(days=7)
+FindingKind: TypeAlias = Literal[
+    "missing-partitions",
+    "missing-files",
+    "missing-history",
+    "foreign-writes",
+    "doubled-partitions",
+    "compaction",
+    "deleted-rows",
+    "unindexed-rows",
+    "skew",
+    "tiny-partitions",
+    "huge-partitions",
+    "old-spec",
+    "empty-spec",
+    "orphans",
+    "leftovers",
+]
 
 
-def health(manifest: Manifest, limits: HealthLimits) -> Health:
-    """What should be done about a table; nothing is changed.
+FINDING_KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 
-    Every leaf is opened once. Only the search for files that nothing needs, which is a vacuum's,
-    looks at the leaves by itself.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthLimits:
+    """The thresholds of findings. Sizes are bytes of partitions under the newest spec.
+
+    | | |
+    |---|---|
+    | `skew_ratio` | a partition is skewed if it is this many times as large as the median … |
+    | `skew_bytes` | … and at least this large: smaller ones delay no task … |
+    | `skew_partitions` | … and if at least this many partitions have rows |
+    | `tiny_bytes` | a partition smaller than this is tiny … |
+    | `tiny_partitions` | … which is a finding if at least this many, and more than half, are |
+    | `huge_bytes` | a partition larger than this is huge |
+    | `orphan_bytes` | this many bytes of orphan files are a finding |
+
+    The defaults of `RewriteOptions` decide which partitions need compaction and which files have
+    many deleted rows.
+    """
+
+    skew_ratio: int = 10
+    skew_bytes: int = 128 << 20
+    skew_partitions: int = 5
+    tiny_bytes: int = 16 << 20
+    tiny_partitions: int = 50
+    huge_bytes: int = 100 << 30
+    orphan_bytes: int = 1
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InvalidArgument(
+                    f"Cannot check health with {each.name}={format_value(value)}: expected a "
+                    "positive integer."
+                )
+
+
+def parse_limits(options: HealthArguments) -> HealthLimits:
+    """Return the limits that the options set, with defaults for the others."""
+    known = [each.name for each in fields(HealthLimits)]
+    for name, value in options.items():
+        if name not in known:
+            raise InvalidArgument(
+                f"Cannot check health with {name}={format_value(value)}: there is no such limit. "
+                f"Expected one of {', '.join(known)}."
+            )
+    return HealthLimits(**options)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSize:
+    """A partition and its size. `fields` are the ids of its partition fields."""
+
+    key: PartitionKey
+    fields: tuple[str, ...]
+    files: int
+    rows: int
+    deleted_rows: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the partition as JSON values."""
+        return {
+            "spec_id": self.key.spec_id,
+            "values": {name: to_json_value(value) for name, value in self._field_values()},
+            "files": self.files,
+            "rows": self.rows,
+            "deleted_rows": self.deleted_rows,
+            "bytes": self.bytes,
+        }
+
+    def __str__(self) -> str:
+        values = (
+            f"{name}={'NULL' if value is None else to_json_value(value)}"
+            for name, value in self._field_values()
+        )
+        return " ".join([f"v{self.key.spec_id}", *values])
+
+    def _field_values(self) -> Iterator[tuple[str, Any]]:
+        return zip(self.fields, self.key.values, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, and the command that fixes it, for the shell and for Python.
+
+    `partitions` are the worst partitions affected, worst first; `figures` counts all of them.
+    `spec_id` is the spec affected, if there is one. The commands omit the storage options, which
+    may be secret. In Python the table is called `table`.
+    """
+
+    kind: FindingKind
+    message: str
+    command: str
+    python: str
+    figures: Mapping[str, int]
+    partitions: tuple[PartitionSize, ...] = ()
+    spec_id: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            "command": self.command,
+            "python": self.python,
+            "spec_id": self.spec_id,
+            "figures": dict(self.figures),
+            "partitions": [each.to_dict() for each in self.partitions],
+        }
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}\n  {self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class Health(Sequence[Finding]):
+    """The findings about a table, ordered by kind; `more` counts those left out."""
+
+    findings: tuple[Finding, ...] = ()
+    more: int = 0
+
+    @overload
+    def __getitem__(self, index: int) -> Finding: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Finding, ...]: ...
+    def __getitem__(self, index: int | slice) -> Finding | tuple[Finding, ...]:
+        return self.findings[index]
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the findings as JSON values."""
+        return {"findings": [each.to_dict() for each in self.findings], "more_findings": self.more}
+
+    def __str__(self) -> str:
+        if not self.findings:
+            return "healthy: nothing to do"
+        lines = [str(each) for each in self.findings]
+        return "\n".join(
+            lines + [f"and {format_count(self.more, 'finding')} more"] * bool(self.more)
+        )
+
+
+# The most findings, and the most partitions of one finding; the rest is only counted.
+MAX_FINDINGS = 50
+MAX_PARTITIONS = 20
+# The most partitions that a message or a `where` names.
+_MAX_NAMED = 3
+# Characters that a shell interprets in double quotes.
+_SHELL_SPECIAL = re.compile(r'[$`"\\!]')
+# The default of `Table.vacuum`.
+_VACUUM_AGE = timedelta(days=7)
+
+
+def check_health(manifest: Manifest, limits: HealthLimits) -> Health:
+    """Return the findings about a table, without changing it.
+
+    Opens every leaf once. Only the search for orphan files, a dry run of vacuum, opens the leaves
+    again.
     """
     missing: list[MissingLeaf] = []
     while True:
         try:
-            files = planned(_without(manifest, missing), RewriteOptions())
+            files = plan_rewrite_files(_exclude_missing(manifest, missing), RewriteOptions())
             break
         except (PhalanxError, OSError, ValueError):
-            # A vacuum removed what was about to be looked at, or something else did.
-            latest = manifest.latest()
-            gone = missing_leaves(latest)
+            # A vacuum, or something outside Phalanx, removed files while we read.
+            latest = manifest.load_latest()
+            gone = find_missing_leaves(latest)
             if latest is manifest and gone == missing:
                 raise
             manifest, missing = latest, gone
-    checkup = _Checkup(manifest, files, files.leaves, limits, tuple(missing))
-    found = sorted(checkup.findings(), key=lambda each: KINDS.index(each.kind))
-    return Health(tuple(found[:MOST_FINDINGS]), max(0, len(found) - MOST_FINDINGS))
+    checkup = _HealthCheck(manifest, files, files.leaves, limits, tuple(missing))
+    found = sorted(checkup.find_all(), key=lambda each: FINDING_KINDS.index(each.kind))
+    return Health(tuple(found[:MAX_FINDINGS]), max(0, len(found) - MAX_FINDINGS))
 
 
-def _without(manifest: Manifest, missing: Sequence[MissingLeaf]) -> Manifest:
+def _exclude_missing(manifest: Manifest, missing: Sequence[MissingLeaf]) -> Manifest:
     return manifest.without_leaves(leaf.object_id for leaf in missing) if missing else manifest
 
 
 @dataclass(frozen=True, slots=True)
-class _Checkup:
-    """A table as its plan of a rewrite shows it, looked at in several ways."""
+class _HealthCheck:
+    """All checks of a table, based on a plan to rewrite its files."""
 
     manifest: Manifest
     files: PlannedFiles
-    leaves: Sequence[FileLeaf]
+    leaves: Sequence[PlannedLeaf]
     limits: HealthLimits
     missing: tuple[MissingLeaf, ...]
 
-    def findings(self) -> Iterator[Finding]:
-        """Everything that is found, in no order."""
-        yield from self._missing()
-        yield from self._doubled()
-        yield from self._rewrites()
-        yield from self._unindexed()
-        yield from self._sizes()
-        yield from self._old_specs()
+    def find_all(self) -> Iterator[Finding]:
+        """Yield all findings, in no particular order."""
+        yield from self._find_missing()
+        yield from self._find_duplicates()
+        yield from self._find_rewrites()
+        yield from self._find_unindexed()
+        yield from self._find_bad_sizes()
+        yield from self._find_old_specs()
         if not self.missing:
-            yield from self._orphans()
-        yield from self._leftovers()
+            yield from self._find_orphans()
+        yield from self._find_leftovers()
 
-    # ── what is not there ────────────────────────────────────────────────────────────────────
+    # ── missing partitions and files ─────────────────────────────────────────────────────────
 
-    def _missing(self) -> Iterator[Finding]:
-        """Partitions, and files of partitions, that are listed and that storage does not have."""
+    def _find_missing(self) -> Iterator[Finding]:
+        """Find partitions, and files of partitions, that are listed but not in storage."""
         if self.missing:
             first, *others = self.missing
-            yield self._gone(
+            yield self._missing_finding(
                 "missing-partitions",
-                f"{counted(len(self.missing), 'partition')} of the manifest "
+                f"{format_count(len(self.missing), 'partition')} of the manifest "
                 f"{'is' if not others else 'are'} not in storage, such as the one at "
-                f"{first.location}. Something removed files past Phalanx.",
+                f"{first.location}. Something removed files outside Phalanx.",
                 [each.key for each in self.missing],
                 {},
             )
-        if files := missing_files(self.manifest, self.leaves):
-            hurt = [leaf for leaf in self.leaves if leaf.object_id in files]
+        if files := find_missing_files(self.manifest, self.leaves):
+            damaged = [leaf for leaf in self.leaves if leaf.object_id in files]
             count = sum(map(len, files.values()))
-            yield self._gone(
+            yield self._missing_finding(
                 "missing-files",
-                f"{counted(len(hurt), 'partition')} "
-                f"{'needs' if len(hurt) == 1 else 'need'} {counted(count, 'file')} that storage "
-                f"does not have, such as {hurt[0].location}/{files[hurt[0].object_id][0]}. "
-                "Something removed files past Phalanx.",
-                [leaf.key for leaf in hurt],
+                f"{format_count(len(damaged), 'partition')} "
+                f"{'needs' if len(damaged) == 1 else 'need'} {format_count(count, 'file')} that "
+                "storage does not have, such as "
+                f"{damaged[0].location}/{files[damaged[0].object_id][0]}. "
+                "Something removed files outside Phalanx.",
+                [leaf.key for leaf in damaged],
                 {"files": count},
             )
 
-    def _gone(
-        self, kind: Kind, fact: str, keys: Sequence[PartitionKey], figures: Mapping[str, int]
+    def _missing_finding(
+        self, kind: FindingKind, fact: str, keys: Sequence[PartitionKey], figures: Mapping[str, int]
     ) -> Finding:
         properties, uri = self.manifest.properties, self.manifest.root.uri
-        where = where_of(keys, properties.specs, properties.schema) or "true"
+        where = build_partition_where(keys, properties.specs, properties.schema) or "true"
         call = f"import phalanx; phalanx.open({uri!r}).drop_partitions({where!r})"
         return Finding(
             kind,
-            f"{fact} Restore them from a copy, or give up their rows by dropping the partitions.",
-            f"python -c {_quoted(call)}",
+            f"{fact} Restore them from a copy, or drop the partitions and lose their rows.",
+            f"python -c {_quote_argument(call)}",
             f"table.drop_partitions({where!r})",
             {"partitions": len(keys), **figures},
         )
 
     # ── files ────────────────────────────────────────────────────────────────────────────────
 
-    def _doubled(self) -> Iterator[Finding]:
-        """Partitions of which several leaves have rows."""
+    def _find_duplicates(self) -> Iterator[Finding]:
+        """Find partitions of which several leaves have rows."""
         found = [
-            leaves for each in self.manifest.doubled() if len(leaves := self._filled(each)) > 1
+            leaves
+            for each in self.manifest.find_duplicate_partitions()
+            if len(leaves := self._leaves_with_rows(each)) > 1
         ]
         if not found:
             return
-        sizes = [self._size(leaf) for leaves in found for leaf in leaves[:1]]
-        places = " and ".join(str(leaf.location) for leaf in found[0])
+        sizes = [self._measure(leaf) for leaves in found for leaf in leaves[:1]]
+        locations = " and ".join(str(leaf.location) for leaf in found[0])
         has = "has" if len(found) == 1 else "have"
-        yield self._rewrite(
+        yield self._rewrite_finding(
             "doubled-partitions",
-            f"{counted(len(found), 'partition')} {has} several leaves, which another writer has "
-            f"listed: {sizes[0]} has {places}.",
+            f"{format_count(len(found), 'partition')} {has} several leaves, listed by another "
+            f"writer: {sizes[0]} has {locations}.",
             {"leaves": sum(map(len, found))},
             sizes,
         )
 
-    def _filled(self, doubled: DoubledPartition) -> list[FileLeaf]:
-        """The leaves of a partition that have rows."""
-        found = opened_leaves(self.manifest, doubled.spec_id, doubled.leaves)
+    def _leaves_with_rows(self, doubled: DuplicatePartition) -> list[PlannedLeaf]:
+        """Return the leaves of a partition that have rows."""
+        found = open_leaves(self.manifest, doubled.spec_id, doubled.leaves)
         return [leaf for leaf in found if any(each.num_rows for each in leaf.fragments)]
 
-    def _rewrites(self) -> Iterator[Finding]:
-        """What a rewrite would do: to many files, or to a few with many deleted rows."""
+    def _find_rewrites(self) -> Iterator[Finding]:
+        """Find partitions with small files to compact, or with files of many deleted rows."""
         groups = self.files.plan.groups
-        heavy = [group for group in groups if self._heavy_files(group)]
-        # A file with many deleted rows is rewritten also where it is alone.
+        heavy = [group for group in groups if self._count_heavy_files(group)]
+        # A rewrite also takes a single file if it has many deleted rows.
         alone = {group.id for group in heavy if len(group.files) == 1}
         several = [group for group in groups if group.id not in alone]
         if several:
-            chosen = self._partitions(several, lambda each: each.files)
+            chosen = self._measure_groups(several, lambda each: each.files)
             files = sum(len(group.files) for group in several)
             size = sum(group.bytes for group in several)
-            wants = "wants" if len(chosen) == 1 else "want"
-            yield self._rewrite(
+            needs = "needs" if len(chosen) == 1 else "need"
+            yield self._rewrite_finding(
                 "compaction",
-                f"{counted(len(chosen), 'partition')} {wants} compaction, "
-                f"{counted(files, 'file')} with {readable(size)}: {_named(chosen)}.",
+                f"{format_count(len(chosen), 'partition')} {needs} compaction, "
+                f"{format_count(files, 'file')} with {format_bytes(size)}: "
+                f"{_format_partitions(chosen)}.",
                 {"files": files, "bytes": size},
                 chosen,
             )
         if heavy:
-            chosen = self._partitions(heavy, lambda each: each.deleted_rows)
-            files = sum(self._heavy_files(group) for group in heavy)
+            chosen = self._measure_groups(heavy, lambda each: each.deleted_rows)
+            files = sum(self._count_heavy_files(group) for group in heavy)
             rows = sum(each.deleted_rows for each in chosen)
             ratio = self.files.plan.options.delete_ratio_threshold
             has = "has" if len(chosen) == 1 else "have"
-            yield self._rewrite(
+            yield self._rewrite_finding(
                 "deleted-rows",
-                f"{counted(len(chosen), 'partition')} {has} {counted(files, 'file')} of whose rows "
-                f"{ratio:.0%} or more are deleted: {_named(chosen)}.",
+                f"{format_count(len(chosen), 'partition')} {has} {format_count(files, 'file')} "
+                f"with {ratio:.0%} or more of the rows deleted: {_format_partitions(chosen)}.",
                 {"files": files, "deleted_rows": rows},
                 chosen,
             )
 
-    def _heavy_files(self, group: RewriteGroup) -> int:
-        """How many files of a group have many deleted rows."""
+    def _count_heavy_files(self, group: RewriteGroup) -> int:
+        """Count the files of a group with many deleted rows."""
         ratio = self.files.plan.options.delete_ratio_threshold
         return sum(
             sum(each.rows or 0 for each in file.deletes) / max(file.rows, 1) >= ratio
             for file in group.files
         )
 
-    def _partitions(
+    def _measure_groups(
         self, groups: Sequence[RewriteGroup], badness: Callable[[PartitionSize], int]
     ) -> list[PartitionSize]:
-        """The partitions of the groups, the worst first."""
-        return _worst_first((self._size(leaf) for leaf, _ in self.files.by_leaf(groups)), badness)
+        """Return the partitions of the groups, worst first."""
+        return _sort_worst_first(
+            (self._measure(leaf) for leaf, _ in self.files.group_by_leaf(groups)), badness
+        )
 
-    def _rewrite(
+    def _rewrite_finding(
         self,
-        kind: Kind,
+        kind: FindingKind,
         message: str,
         figures: Mapping[str, int],
         chosen: Sequence[PartitionSize],
     ) -> Finding:
         where = None
-        if len(chosen) <= _MOST_NAMED and len(chosen) < len(self.leaves):
+        if len(chosen) <= _MAX_NAMED and len(chosen) < len(self.leaves):
             properties = self.manifest.properties
             keys = [each.key for each in chosen]
-            where = where_of(keys, properties.specs, properties.schema)
+            where = build_partition_where(keys, properties.specs, properties.schema)
         return Finding(
             kind,
             message,
-            self._shell("rewrite", *([] if where is None else ["--where", where])),
+            self._shell_command("rewrite", *([] if where is None else ["--where", where])),
             f"table.rewrite({'' if where is None else repr(where)})",
             {"partitions": len(chosen), **figures},
-            tuple(chosen[:MOST_PARTITIONS]),
+            tuple(chosen[:MAX_PARTITIONS]),
         )
 
-    def _unindexed(self) -> Iterator[Finding]:
-        """Rows that the declared indexes do not cover, where they would be indexed."""
-        rows = unindexed(self.manifest, self.leaves)
+    def _find_unindexed(self) -> Iterator[Finding]:
+        """Find rows that a declared index should cover and does not."""
+        rows = count_unindexed_rows(self.manifest, self.leaves)
         if not rows:
             return
-        by_id = {leaf.object_id: self._size(leaf) for leaf in self.leaves if leaf.object_id in rows}
-        chosen = _worst_first(by_id.values(), lambda each: each.rows)
+        by_id = {
+            leaf.object_id: self._measure(leaf) for leaf in self.leaves if leaf.object_id in rows
+        }
+        chosen = _sort_worst_first(by_id.values(), lambda each: each.rows)
         total = sum(rows.values())
         yield Finding(
             "unindexed-rows",
-            f"{counted(total, 'row')} in {counted(len(chosen), 'partition')} are in no index yet: "
-            f"{_named(chosen)}.",
-            self._shell("index"),
+            f"{format_count(total, 'row')} in {format_count(len(chosen), 'partition')} are not "
+            f"indexed yet: {_format_partitions(chosen)}.",
+            self._shell_command("index"),
             "table.optimize_indexes()",
             {"partitions": len(chosen), "rows": total},
-            tuple(chosen[:MOST_PARTITIONS]),
+            tuple(chosen[:MAX_PARTITIONS]),
         )
 
     # ── partitions ───────────────────────────────────────────────────────────────────────────
 
-    def _sizes(self) -> Iterator[Finding]:
-        """Partitions under the newest spec that are too small, or too large."""
+    def _find_bad_sizes(self) -> Iterator[Finding]:
+        """Find partitions under the newest spec that are too small or too large."""
         spec_id, limits = self.manifest.properties.spec.id, self.limits
         leaves = [leaf for leaf in self.leaves if leaf.key.spec_id == spec_id]
-        sizes = _worst_first(map(self._size, leaves), lambda each: each.bytes)
+        sizes = _sort_worst_first(map(self._measure, leaves), lambda each: each.bytes)
         middle = int(median([each.bytes for each in sizes])) if sizes else 0
         huge = [each for each in sizes if each.bytes > limits.huge_bytes]
         least = max(limits.skew_bytes, limits.skew_ratio * middle)
         skewed = [each for each in sizes[len(huge) :] if each.bytes >= least]
         tiny = [each for each in sizes if each.bytes < limits.tiny_bytes]
         if skewed and len(sizes) >= limits.skew_partitions:
-            yield self._evolve(
+            yield self._evolve_finding(
                 "skew",
-                f"{_are(skewed)} at least {limits.skew_ratio} times as large as the median of "
-                f"{readable(middle)}",
-                finer,
+                f"{_count_as_subject(skewed)} at least {limits.skew_ratio} times as large as the "
+                f"median of {format_bytes(middle)}",
+                suggest_finer_spec,
                 skewed[0].bytes // max(middle, limits.tiny_bytes),
                 skewed,
             )
         if len(tiny) >= limits.tiny_partitions and 2 * len(tiny) > len(sizes):
-            yield self._evolve(
+            yield self._evolve_finding(
                 "tiny-partitions",
-                f"{_are(tiny)} smaller than {readable(limits.tiny_bytes)}, of {len(sizes):,}",
-                coarser,
+                f"{_count_as_subject(tiny)} smaller than {format_bytes(limits.tiny_bytes)}, of "
+                f"{len(sizes):,}",
+                suggest_coarser_spec,
                 limits.tiny_bytes // max(middle, 1),
-                _worst_first(tiny, lambda each: -each.bytes),
+                _sort_worst_first(tiny, lambda each: -each.bytes),
             )
         if huge:
-            yield self._evolve(
+            yield self._evolve_finding(
                 "huge-partitions",
-                f"{_are(huge)} larger than {readable(limits.huge_bytes)}",
-                finer,
+                f"{_count_as_subject(huge)} larger than {format_bytes(limits.huge_bytes)}",
+                suggest_finer_spec,
                 2 * huge[0].bytes // limits.huge_bytes,
                 huge,
             )
 
-    def _evolve(
+    def _evolve_finding(
         self,
-        kind: Kind,
+        kind: FindingKind,
         fact: str,
         change: Callable[[Mapping[int, PartitionSpec], Schema, int], str | None],
         times: int,
@@ -296,34 +481,34 @@ class _Checkup:
         target = spec.id + 1
         return Finding(
             kind,
-            f"{fact}: {_named(chosen)}. Under {advice} they would be "
-            f"{'larger' if change is coarser else 'smaller'}.",
-            f"{self._shell('evolve', 'SPEC' if text is None else text)} && "
-            f"{self._shell('rewrite', '--target-spec', str(target))}",
+            f"{fact}: {_format_partitions(chosen)}. Under {advice} they would be "
+            f"{'larger' if change is suggest_coarser_spec else 'smaller'}.",
+            f"{self._shell_command('evolve', 'SPEC' if text is None else text)} && "
+            f"{self._shell_command('rewrite', '--target-spec', str(target))}",
             f"table.evolve({'SPEC' if text is None else repr(text)}); "
             f"table.rewrite(target_spec={target})",
             {"partitions": len(chosen), "bytes": sum(each.bytes for each in chosen)},
-            tuple(chosen[:MOST_PARTITIONS]),
+            tuple(chosen[:MAX_PARTITIONS]),
             spec.id,
         )
 
     # ── specs ────────────────────────────────────────────────────────────────────────────────
 
-    def _old_specs(self) -> Iterator[Finding]:
+    def _find_old_specs(self) -> Iterator[Finding]:
         properties = self.manifest.properties
         newest = properties.spec
-        for spec_id, leaves in sorted(self.manifest.leaves().items()):
+        for spec_id, leaves in sorted(self.manifest.list_leaves().items()):
             if spec_id == newest.id or not leaves.num_rows:
                 continue
             label = properties.specs[spec_id].label(properties.schema) or "nothing"
-            mine = [leaf for leaf in self.leaves if leaf.key.spec_id == spec_id]
-            sizes = _worst_first(map(self._size, mine), lambda each: each.bytes)
+            own_leaves = [leaf for leaf in self.leaves if leaf.key.spec_id == spec_id]
+            sizes = _sort_worst_first(map(self._measure, own_leaves), lambda each: each.bytes)
             if not sizes:
                 yield Finding(
                     "empty-spec",
-                    f"Spec v{spec_id} by {label} holds no files any more and can be retired; what "
-                    "is left of it goes with a vacuum.",
-                    self._shell("vacuum"),
+                    f"Spec v{spec_id} by {label} no longer holds files and can be retired. A "
+                    "vacuum removes its empty partitions.",
+                    self._shell_command("vacuum"),
                     "table.vacuum()",
                     {"partitions": leaves.num_rows},
                     (),
@@ -333,65 +518,70 @@ class _Checkup:
             files, size = sum(each.files for each in sizes), sum(each.bytes for each in sizes)
             yield Finding(
                 "old-spec",
-                f"Spec v{spec_id} by {label} still holds {counted(files, 'file')} with "
-                f"{readable(size)} in {counted(len(sizes), 'partition')}. The newest is "
+                f"Spec v{spec_id} by {label} still holds {format_count(files, 'file')} with "
+                f"{format_bytes(size)} in {format_count(len(sizes), 'partition')}. The newest is "
                 f"v{newest.id} by {newest.label(properties.schema) or 'nothing'}.",
-                self._shell("rewrite", "--target-spec", str(newest.id)),
+                self._shell_command("rewrite", "--target-spec", str(newest.id)),
                 f"table.rewrite(target_spec={newest.id})",
                 {"partitions": len(sizes), "files": files, "bytes": size},
-                tuple(sizes[:MOST_PARTITIONS]),
+                tuple(sizes[:MAX_PARTITIONS]),
                 spec_id,
             )
 
-    # ── files that nothing needs ─────────────────────────────────────────────────────────────
+    # ── orphan files ─────────────────────────────────────────────────────────────────────────
 
-    def _orphans(self) -> Iterator[Finding]:
+    def _find_orphans(self) -> Iterator[Finding]:
         try:
-            found = vacuum(self.manifest, _KEPT, dry_run=True)
+            found = vacuum(self.manifest, _VACUUM_AGE, dry_run=True)
         except ForeignWrite as error:
             uri = self.manifest.root.uri
             call = f"import phalanx; phalanx.open({uri!r}).keep_foreign_writes()"
             yield Finding(
                 "foreign-writes",
                 str(error),
-                f"python -c {_quoted(call)}",
+                f"python -c {_quote_argument(call)}",
                 "table.keep_foreign_writes()",
                 {},
             )
             return
         except (PhalanxError, OSError, ValueError) as error:
-            if not is_gone(error):
+            if not is_missing_file(error):
                 raise
-            yield Finding(
-                "missing-history",
-                f"An older snapshot cannot be read, and nothing can be vacuumed before it is "
-                f"expired. {plain_reason(error)}",
-                self._shell("vacuum", "--older-than", "0d"),
-                "table.vacuum(timedelta(0))",
-                {},
-            )
+            yield self._describe_missing_history(summarize_error(error))
             return
+        for leaf, why in found.left_alone.items():
+            if why == MISSING_VERSION:
+                yield self._describe_missing_history(f"{leaf}: {why}.")
         if found.bytes < self.limits.orphan_bytes:
             return
         snapshots, files = len(found.snapshots), found.files.num_rows
         yield Finding(
             "orphans",
-            f"Nothing has needed {counted(files, 'file')} with {readable(found.bytes)} for "
-            f"{_KEPT.days} days.",
-            self._shell("vacuum"),
+            f"{format_count(files, 'file')} with {format_bytes(found.bytes)} "
+            f"{'has' if files == 1 else 'have'} not been needed for {_VACUUM_AGE.days} days.",
+            self._shell_command("vacuum"),
             "table.vacuum()",
             {"files": files, "bytes": found.bytes, "snapshots": snapshots},
         )
 
-    def _leftovers(self) -> Iterator[Finding]:
-        """Partitions that are not listed any more, and whose files are still there."""
-        for each in leftovers(self.manifest):
+    def _describe_missing_history(self, reason: str) -> Finding:
+        return Finding(
+            "missing-history",
+            f"An older snapshot cannot be read until it is expired. {reason}",
+            self._shell_command("vacuum", "--older-than", "0d"),
+            "table.vacuum(timedelta(0))",
+            {},
+        )
+
+    def _find_leftovers(self) -> Iterator[Finding]:
+        """Find former partitions whose files are still in storage."""
+        for each in find_leftovers(self.manifest):
             uri = each.location.uri
             if each.why is None:
                 yield Finding(
                     "leftovers",
-                    f"{uri} was a partition, and its files are not all removed yet.",
-                    self._shell("vacuum"),
+                    f"{uri} is no longer a partition, but some of its files remain.",
+                    self._shell_command("vacuum"),
                     "table.vacuum()",
                     {},
                 )
@@ -399,16 +589,16 @@ class _Checkup:
             call = f"import phalanx; phalanx.open({self.manifest.root.uri!r}).adopt({uri!r})"
             yield Finding(
                 "leftovers",
-                f"{uri} is no partition any more, and vacuum does not remove it: {each.why}. Adopt "
+                f"{uri} is no longer a partition, and vacuum does not remove it: {each.why}. Adopt "
                 "it again, or remove it by other means.",
-                f"python -c {_quoted(call)}",
+                f"python -c {_quote_argument(call)}",
                 f"table.adopt({uri!r})",
                 {},
             )
 
-    # ── words ────────────────────────────────────────────────────────────────────────────────
+    # ── formatting ───────────────────────────────────────────────────────────────────────────
 
-    def _size(self, leaf: FileLeaf) -> PartitionSize:
+    def _measure(self, leaf: PlannedLeaf) -> PartitionSize:
         spec = self.manifest.properties.specs[leaf.key.spec_id]
         return PartitionSize(
             leaf.key,
@@ -419,30 +609,32 @@ class _Checkup:
             sum(map(bytes_of, leaf.fragments)),
         )
 
-    def _shell(self, command: str, *arguments: str) -> str:
-        return " ".join(map(_quoted, ["phalanx", command, self.manifest.root.uri, *arguments]))
+    def _shell_command(self, command: str, *arguments: str) -> str:
+        return " ".join(
+            map(_quote_argument, ["phalanx", command, self.manifest.root.uri, *arguments])
+        )
 
 
-def _worst_first(
+def _sort_worst_first(
     sizes: Iterable[PartitionSize], badness: Callable[[PartitionSize], int]
 ) -> list[PartitionSize]:
     return sorted(sizes, key=lambda each: (-badness(each), each.key.sort_key()))
 
 
-def _are(partitions: Sequence[PartitionSize]) -> str:
+def _count_as_subject(partitions: Sequence[PartitionSize]) -> str:
     is_or_are = "is" if len(partitions) == 1 else "are"
-    return f"{counted(len(partitions), 'partition')} {is_or_are}"
+    return f"{format_count(len(partitions), 'partition')} {is_or_are}"
 
 
-def _named(partitions: Sequence[PartitionSize]) -> str:
-    """The first partitions with their sizes, for people."""
-    named = [f"{each} ({readable(each.bytes)})" for each in partitions[:_MOST_NAMED]]
+def _format_partitions(partitions: Sequence[PartitionSize]) -> str:
+    """Return the first partitions and their sizes as text."""
+    named = [f"{each} ({format_bytes(each.bytes)})" for each in partitions[:_MAX_NAMED]]
     more = len(partitions) - len(named)
     return ", ".join(named) + (f" and {more:,} more" if more else "")
 
 
-def _quoted(argument: str) -> str:
-    """An argument for a shell: in double quotes where it is text with quotes, as SQL is."""
-    if "'" in argument and not _OBEYED.search(argument):
+def _quote_argument(argument: str) -> str:
+    """Quote an argument for a shell; in double quotes if it contains single ones, as SQL does."""
+    if "'" in argument and not _SHELL_SPECIAL.search(argument):
         return f'"{argument}"'
     return shlex.quote(argument)

@@ -1,4 +1,4 @@
-"""Indexes of a table: declared once, then made in every partition that lacks them."""
+"""Indexes of a table: declared once, then built in every partition that lacks them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,31 @@ from typing import Any
 
 from phalanx.errors import CommitConflict, PhalanxError
 from phalanx.model.schema.schema import Schema
-from phalanx.model.search.indexes import IndexSpec, declared
+from phalanx.model.search.indexes import IndexSpec, declare_index
 from phalanx.model.specs.partition_key import PartitionKey
-from phalanx.planning.pruning.scan_plan import counted
+from phalanx.planning.formatting import format_count
 from phalanx.planning.rewrite import RewriteOptions
-from phalanx.storage.commit.writing import named
-from phalanx.storage.lance.failures import told
+from phalanx.storage.commit.writing import format_partitions
+from phalanx.storage.lance.failures import translate_errors
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.leaf import indexes as indexing
-from phalanx.storage.leaf.indexes import BuiltIndex, Wanted
-from phalanx.storage.manifest.changes import put_properties
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.leaf import indexes as leaf_indexes
+from phalanx.storage.leaf.indexes import BuiltIndex, IndexPlan
+from phalanx.storage.manifest.changes import write_properties
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.table.maintenance.rewrite import MOST_ATTEMPTS, run_tasks
-from phalanx.table.overtaken import Overtaken
+from phalanx.table.maintenance.rewrite import MAX_ATTEMPTS, run_tasks
 from phalanx.table.read.inspection import bytes_of
-from phalanx.table.read.rewrite_planning import FileLeaf, planned
-from phalanx.table.staged_leaf import LeafRewrite
-from phalanx.table.transactions.strong_mode import Start
-from phalanx.table.transactions.strong_target import StagedChanges
+from phalanx.table.read.rewrite_planning import PlannedLeaf, plan_rewrite_files
+from phalanx.table.transactions.strong_mode import TransactionStart
+from phalanx.table.transactions.strong_target import LeafRewrite, RetryableConflict, StrongTarget
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What was done for the indexes of a table.
+    """The result of building the indexes of a table.
 
-    `left_flat` are partitions that an index was not made for, and why: they have too few rows, and
-    are searched one by one. `dropped` are those whose rows other writers changed meanwhile.
+    `left_flat` are the partitions without an index, and why: they have too few rows, and a search
+    reads all of them. `dropped` are the partitions that other writers changed during the call.
     """
 
     indexes: tuple[IndexSpec, ...]
@@ -46,7 +44,7 @@ class Indexed:
     snapshots: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The outcome as JSON has it."""
+        """Return the result as JSON values."""
         return {
             "indexes": [each.to_dict() for each in self.indexes],
             "partitions": self.partitions,
@@ -61,153 +59,163 @@ class Indexed:
 
     def __str__(self) -> str:
         names = ", ".join(each.name for each in self.indexes) or "no index"
-        text = f"{names}: indexed {counted(self.rows, 'row')} in "
-        text += counted(self.partitions, "partition")
+        text = f"{names}: indexed {format_count(self.rows, 'row')} in "
+        text += format_count(self.partitions, "partition")
         if self.snapshots:
             text += f", snapshot {', '.join(map(str, self.snapshots))}"
         if self.left_flat:
-            keys = named([key for key, _ in self.left_flat])
+            keys = format_partitions([key for key, _ in self.left_flat])
             text += (
-                f"; left {counted(len(self.left_flat), 'partition')} without, which have too few "
-                f"rows: {keys}"
+                f"; left {format_count(len(self.left_flat), 'partition')} without, which have too "
+                f"few rows: {keys}"
             )
         if self.dropped:
             text += (
-                f"; left {counted(len(self.dropped), 'partition')} alone, which other writers "
-                f"changed meanwhile: {named(list(self.dropped))}"
+                f"; left {format_count(len(self.dropped), 'partition')} alone, which other writers "
+                f"changed meanwhile: {format_partitions(list(self.dropped))}"
             )
         return text
 
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """The indexes of one leaf that are to be made; several are made one after the other."""
+    """A task that builds the indexes of one leaf, one after the other."""
 
     group: int
     bytes: int
     location: Location
     version: int
-    wanted: tuple[Wanted, ...]
+    plans: tuple[IndexPlan, ...]
     schema: Schema
 
     def run(self) -> tuple[BuiltIndex, ...]:
-        """The new parts of indexes, which nobody sees yet."""
-        with told(f"index {self.location}"):
+        """Build the new index segments, which become visible with the commit."""
+        with translate_errors(f"index {self.location}"):
             return tuple(
-                indexing.build(self.location, self.version, each, self.schema)
-                for each in self.wanted
+                leaf_indexes.build_index(self.location, self.version, each, self.schema)
+                for each in self.plans
             )
 
 
 def create_index(
-    manifest: Callable[[], Manifest],
+    load_manifest: Callable[[], Manifest],
     column: str,
     kind: str,
     min_rows: int | None,
     spark: Any,
     options: dict[str, Any],
 ) -> Indexed:
-    """Declare an index, and make it in every partition; the same again makes what is missing."""
-    made, anew = _declare(
-        manifest,
-        lambda schema, indexes: declared(column, kind, options, min_rows, schema, indexes),
+    """Declare an index and build it in every partition; repeated, build what is missing."""
+    spec, rebuild = _declare(
+        load_manifest,
+        lambda schema, indexes: declare_index(column, kind, options, min_rows, schema, indexes),
     )
-    return _until_settled(manifest, (made,), None, spark, anew)
+    return _build_missing(load_manifest, (spec,), None, spark, rebuild)
 
 
-def optimize_indexes(manifest: Callable[[], Manifest], where: str | None, spark: Any) -> Indexed:
-    """Make what the declared indexes lack, in the partitions that may hold a matching row."""
-    return _until_settled(manifest, living(manifest()), where, spark, anew=False)
+def optimize_indexes(
+    load_manifest: Callable[[], Manifest], where: str | None, spark: Any
+) -> Indexed:
+    """Index the rows that no declared index covers, in partitions that may match `where`."""
+    return _build_missing(
+        load_manifest, list_live_indexes(load_manifest()), where, spark, rebuild=False
+    )
 
 
-def living(manifest: Manifest) -> tuple[IndexSpec, ...]:
-    """The declared indexes whose columns are still there."""
+def list_live_indexes(manifest: Manifest) -> tuple[IndexSpec, ...]:
+    """Return the declared indexes whose columns still exist."""
     schema = manifest.properties.schema
     found = manifest.properties.indexes
     return tuple(each for each in found if schema.path_of(each.field_id) is not None)
 
 
-def unindexed(manifest: Manifest, leaves: Sequence[FileLeaf]) -> dict[str, int]:
-    """For each leaf, by object id, the rows that some declared index should cover and does not."""
-    specs = living(manifest)
+def count_unindexed_rows(manifest: Manifest, leaves: Sequence[PlannedLeaf]) -> dict[str, int]:
+    """Count, by object id of the leaf, the rows that a declared index should cover and does not."""
+    specs = list_live_indexes(manifest)
 
-    def lacking(leaf: FileLeaf) -> int:
+    def count_rows(leaf: PlannedLeaf) -> int:
         dataset = leaf.location.open_leaf(leaf.version)
-        found = [(each, indexing.wanted(each, dataset, False)) for each in specs]
+        found = [(each, leaf_indexes.plan_index(each, dataset, False)) for each in specs]
         return max(
             (
-                sum(each.num_rows for each in indexing.uncovered(spec, dataset))
-                for spec, want in found
-                if want is not None and want.rows >= spec.min_rows
+                sum(each.num_rows for each in leaf_indexes.list_uncovered_fragments(spec, dataset))
+                for spec, plan in found
+                if plan is not None and plan.rows >= spec.min_rows
             ),
             default=0,
         )
 
     if not specs:
         return {}
-    rows = in_parallel(lacking, leaves)
+    rows = map_parallel(count_rows, leaves)
     return {leaf.object_id: count for leaf, count in zip(leaves, rows, strict=True) if count}
 
 
-def drop_index(manifest: Callable[[], Manifest], name: str) -> int:
-    """Take an index back: it is no longer declared; returns how many partitions had it."""
-    now = manifest()
-    spec = next((each for each in now.properties.indexes if each.name == name), None)
+def drop_index(load_manifest: Callable[[], Manifest], name: str) -> int:
+    """Remove an index and its declaration; return how many partitions had it."""
+    manifest = load_manifest()
+    spec = next((each for each in manifest.properties.indexes if each.name == name), None)
     if spec is None:
-        known = ", ".join(each.name for each in now.properties.indexes) or "none"
+        known = ", ".join(each.name for each in manifest.properties.indexes) or "none"
         raise PhalanxError(
-            f"Cannot drop the index {name!r} of {now.root}: it has no such index. Its indexes are: "
-            f"{known}."
+            f"Cannot drop the index {name!r} of {manifest.root}: it has no such index. Its indexes "
+            f"are: {known}."
         )
-    rest = tuple(each for each in now.properties.indexes if each.name != name)
-    put_properties(now, replace(now.properties, indexes=rest))
-    done = _settled(manifest, lambda start: _run(start, (spec,), None, None, False, drop=True))
-    return done.partitions
+    rest = tuple(each for each in manifest.properties.indexes if each.name != name)
+    write_properties(manifest, replace(manifest.properties, indexes=rest))
+    result = _retry_dropped(
+        load_manifest, lambda start: _run_once(start, (spec,), None, None, False, drop=True)
+    )
+    return result.partitions
 
 
 def _declare(
-    manifest: Callable[[], Manifest],
+    load_manifest: Callable[[], Manifest],
     declaration: Callable[[Schema, Sequence[IndexSpec]], IndexSpec],
 ) -> tuple[IndexSpec, bool]:
-    """Write an index down; whether it is another than the one that is known by its name."""
-    for _ in range(MOST_ATTEMPTS):
-        now = manifest()
-        properties = now.properties
-        made = declaration(properties.schema, properties.indexes)
-        before = next((each for each in properties.indexes if each.name == made.name), None)
-        if before == made:
-            return made, False
-        rest = tuple(each for each in properties.indexes if each.name != made.name)
+    """Declare an index; return it, and whether it replaces another one of the same name."""
+    for _ in range(MAX_ATTEMPTS):
+        manifest = load_manifest()
+        properties = manifest.properties
+        spec = declaration(properties.schema, properties.indexes)
+        before = next((each for each in properties.indexes if each.name == spec.name), None)
+        if before == spec:
+            return spec, False
+        rest = tuple(each for each in properties.indexes if each.name != spec.name)
         try:
-            put_properties(now, replace(properties, indexes=(*rest, made)))
+            write_properties(manifest, replace(properties, indexes=(*rest, spec)))
         except CommitConflict:
             continue
-        return made, before is not None and replace(before, min_rows=made.min_rows) != made
+        return spec, before is not None and replace(before, min_rows=spec.min_rows) != spec
     raise CommitConflict(
-        f"Cannot declare an index of {now.root}: other writers change its properties all the time. "
+        f"Cannot declare an index of {manifest.root}: other writers kept changing its properties. "
         "Try again."
     )
 
 
-def _until_settled(
-    manifest: Callable[[], Manifest],
+def _build_missing(
+    load_manifest: Callable[[], Manifest],
     specs: tuple[IndexSpec, ...],
     where: str | None,
     spark: Any,
-    anew: bool,
+    rebuild: bool,
 ) -> Indexed:
     if not specs:
         return Indexed(())
-    return _settled(manifest, lambda start: _run(start, specs, where, spark, anew))
+    return _retry_dropped(
+        load_manifest, lambda start: _run_once(start, specs, where, spark, rebuild)
+    )
 
 
-def _settled(manifest: Callable[[], Manifest], attempt: Callable[[Manifest], Indexed]) -> Indexed:
-    """What all attempts did together: the next one does what others disturbed in the last."""
-    done = attempt(manifest())
-    for _ in range(MOST_ATTEMPTS - 1):
+def _retry_dropped(
+    load_manifest: Callable[[], Manifest], attempt: Callable[[Manifest], Indexed]
+) -> Indexed:
+    """Run attempts until none drops partitions, at most `MAX_ATTEMPTS`; return their sum."""
+    done = attempt(load_manifest())
+    for _ in range(MAX_ATTEMPTS - 1):
         if not done.dropped:
             break
-        more = attempt(manifest())
+        more = attempt(load_manifest())
         done = replace(
             more,
             partitions=done.partitions + more.partitions,
@@ -218,58 +226,61 @@ def _settled(manifest: Callable[[], Manifest], attempt: Callable[[Manifest], Ind
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
-    """A leaf and what its indexes lack; the reason for each that it is too small for."""
+class _LeafPlan:
+    """A leaf, the indexes to build on it, and the reasons why it is too small for others."""
 
-    leaf: FileLeaf
-    wanted: tuple[Wanted, ...]
-    too_small: tuple[str, ...]
+    leaf: PlannedLeaf
+    plans: tuple[IndexPlan, ...]
+    too_small_reasons: tuple[str, ...]
 
 
-def _run(
+def _run_once(
     manifest: Manifest,
     specs: tuple[IndexSpec, ...],
     where: str | None,
     spark: Any,
-    anew: bool,
+    rebuild: bool,
     drop: bool = False,
 ) -> Indexed:
     start = None
     if manifest.properties.mode == "strong":
-        start = Start.now(manifest)
+        start = TransactionStart.begin(manifest)
         manifest = start.base
-    leaves = planned(manifest, RewriteOptions(partition_filter=where)).leaves
-    plan = functools.partial(_drop if drop else _plan, manifest, specs, anew)
-    found = in_parallel(plan, leaves)
-    small = [(each.leaf.key, why) for each in found for why in each.too_small]
-    work = [each for each in found if each.wanted]
+    leaves = plan_rewrite_files(manifest, RewriteOptions(partition_filter=where)).leaves
+    plan = functools.partial(_plan_drop if drop else _plan_build, manifest, specs, rebuild)
+    found = map_parallel(plan, leaves)
+    small = [(each.leaf.key, why) for each in found for why in each.too_small_reasons]
+    work = [each for each in found if each.plans]
     tasks = [
         IndexTask(
             number,
-            sum(bytes_of(each) for want in one.wanted for each in want.fragments),
-            one.leaf.location,
-            one.leaf.version,
-            one.wanted,
+            sum(bytes_of(each) for each_plan in leaf_plan.plans for each in each_plan.fragments),
+            leaf_plan.leaf.location,
+            leaf_plan.leaf.version,
+            leaf_plan.plans,
             manifest.properties.schema,
         )
-        for number, one in enumerate(work)
+        for number, leaf_plan in enumerate(work)
     ]
     if drop:
-        ran = {
+        results_by_task = {
             task.group: tuple(
-                BuiltIndex(want.spec.name, (), 0, None, want.removed) for want in task.wanted
+                BuiltIndex(each_plan.spec.name, (), 0, None, each_plan.removed)
+                for each_plan in task.plans
             )
             for task in tasks
         }
     else:
-        ran = run_tasks(tasks, spark, lambda count: None)
-    built: list[tuple[FileLeaf, tuple[BuiltIndex, ...]]] = []
-    for number, one in enumerate(work):
-        results = ran[number]
-        small += [(one.leaf.key, each.why_not) for each in results if each.why_not is not None]
+        results_by_task = run_tasks(tasks, spark, lambda count: None)
+    built: list[tuple[PlannedLeaf, tuple[BuiltIndex, ...]]] = []
+    for number, leaf_plan in enumerate(work):
+        results = results_by_task[number]
+        small += [
+            (leaf_plan.leaf.key, each.why_not) for each in results if each.why_not is not None
+        ]
         if changes := tuple(each for each in results if each.is_change):
-            built.append((one.leaf, changes))
-    committed, snapshot = _commit(manifest, start, built)
+            built.append((leaf_plan.leaf, changes))
+    committed, snapshot = _apply(manifest, start, built)
     return Indexed(
         specs,
         len(committed),
@@ -280,72 +291,78 @@ def _run(
     )
 
 
-def _plan(manifest: Manifest, specs: tuple[IndexSpec, ...], anew: bool, leaf: FileLeaf) -> _Planned:
-    """What the indexes of a leaf lack. One that is behind the schema, in weak mode, is aligned."""
+def _plan_build(
+    manifest: Manifest, specs: tuple[IndexSpec, ...], rebuild: bool, leaf: PlannedLeaf
+) -> _LeafPlan:
+    """Plan the missing indexes of a leaf; in weak mode, first bring it up to the schema."""
     if manifest.properties.mode == "weak":
-        dataset = manifest.shape.opened(leaf.location)
+        dataset = manifest.shape.open_newest(leaf.location)
         leaf = replace(leaf, version=int(dataset.version))
     else:
         dataset = leaf.location.open_leaf(leaf.version)
-    wanted, too_small = [], []
+    plans, reasons = [], []
     for spec in specs:
-        want = indexing.wanted(spec, dataset, anew)
-        if want is None:
+        plan = leaf_indexes.plan_index(spec, dataset, rebuild)
+        if plan is None:
             continue
-        if want.rows < spec.min_rows:
+        if plan.rows < spec.min_rows:
             rows = dataset.count_rows()
             if rows < spec.min_rows:
-                too_small.append(f"{counted(rows, 'row')}, {spec.name} begins at {spec.min_rows:,}")
+                reasons.append(f"{format_count(rows, 'row')}, {spec.name} needs {spec.min_rows:,}")
             continue
-        wanted.append(want)
-    return _Planned(leaf, tuple(wanted), tuple(too_small))
+        plans.append(plan)
+    return _LeafPlan(leaf, tuple(plans), tuple(reasons))
 
 
-def _drop(manifest: Manifest, specs: tuple[IndexSpec, ...], anew: bool, leaf: FileLeaf) -> _Planned:
+def _plan_drop(
+    manifest: Manifest, specs: tuple[IndexSpec, ...], rebuild: bool, leaf: PlannedLeaf
+) -> _LeafPlan:
     version = None if manifest.properties.mode == "weak" else leaf.version
     dataset = leaf.location.open_leaf(version)
-    gone = [(each, indexing.dropped([each.name], dataset)) for each in specs]
-    return _Planned(leaf, tuple(Wanted(spec, (), parts) for spec, parts in gone if parts), ())
+    segments = [(each, leaf_indexes.list_segments([each.name], dataset)) for each in specs]
+    return _LeafPlan(
+        leaf, tuple(IndexPlan(spec, (), parts) for spec, parts in segments if parts), ()
+    )
 
 
-def _commit(
+def _apply(
     manifest: Manifest,
-    start: Start | None,
-    built: Sequence[tuple[FileLeaf, tuple[BuiltIndex, ...]]],
+    start: TransactionStart | None,
+    built: Sequence[tuple[PlannedLeaf, tuple[BuiltIndex, ...]]],
 ) -> tuple[dict[str, tuple[BuiltIndex, ...]], int | None]:
-    """All leaves in one snapshot, in weak mode each for itself; what was committed."""
+    """Apply the indexes in one snapshot, in weak mode leaf by leaf; return those applied."""
     if not built:
         return {}, None
     if start is None:
 
         def check() -> None:
             manifest.check_current()
-            if manifest.latest().properties.mode != "weak":
+            if manifest.load_latest().properties.mode != "weak":
                 raise CommitConflict(
-                    f"Cannot index {manifest.root}: it went to strong mode meanwhile. Index it "
-                    "again."
+                    f"Cannot index {manifest.root}: it changed to strong mode in the meantime. "
+                    "Index it again."
                 )
 
         mark = manifest.shape.mark
-        done = in_parallel(
-            lambda each: indexing.commit(each[0].location, each[1], check, mark), built
+        done = map_parallel(
+            lambda each: leaf_indexes.apply_indexes(each[0].location, each[1], check, mark), built
         )
         return {
             leaf.object_id: tuple(kept) for (leaf, _), kept in zip(built, done, strict=True) if kept
         }, None
-    changes = StagedChanges(start)
+    target = StrongTarget(start)
     rewrites = [
         LeafRewrite(leaf.key, leaf.object_id, leaf.location, leaf.version, results)
         for leaf, results in built
     ]
     try:
-        with changes.unless_vacuumed():
-            changes.rewrite(rewrites, "index")
-        snapshot = changes.commit_snapshot(None)
-    except Overtaken:
+        with target.detect_vacuum():
+            target.rewrite(rewrites, "index")
+        snapshot = target.commit_snapshot(None)
+    except RetryableConflict:
         return {}, None
     kept = {
         name: tuple(each for each in results if isinstance(each, BuiltIndex))
-        for name, results in changes.rewritten.items()
+        for name, results in target.committed_replacements.items()
     }
     return {name: results for name, results in kept.items() if results}, snapshot

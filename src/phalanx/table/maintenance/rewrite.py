@@ -1,9 +1,10 @@
-"""Rewrites: files of a partition become fewer and larger ones, and lose their deleted rows."""
+"""Rewrites: replace files of a partition by fewer, larger ones without deleted rows."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import math
 import pickle
 import threading
@@ -13,42 +14,39 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from phalanx.errors import CommitConflict, PhalanxError
-from phalanx.planning.pruning.scan_plan import counted, readable
+from phalanx.arguments import ProgressCallback
+from phalanx.errors import CommitConflict, InvalidArgument
+from phalanx.planning.formatting import format_bytes, format_count
 from phalanx.planning.rewrite import RewriteGroup, RewriteOptions, RewritePlan
-from phalanx.planning.splits import packed, split_size
-from phalanx.storage.commit.late_commits import went_strong
+from phalanx.planning.splits import choose_task_bytes, pack_in_tasks
+from phalanx.storage.commit.late_commits import was_strong_since
 from phalanx.storage.commit.publishing import publish
-from phalanx.storage.commit.writing import named
-from phalanx.storage.lance.failures import told
+from phalanx.storage.commit.writing import format_partitions
+from phalanx.storage.lance.failures import translate_errors
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import WRITE_THREADS, in_parallel
-from phalanx.storage.leaf import compaction as compacting
-from phalanx.storage.leaf.compaction import Compacted
+from phalanx.storage.lance.parallel import WRITE_THREADS, map_parallel
+from phalanx.storage.leaf import compaction
+from phalanx.storage.leaf.compaction import CompactedFiles
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.storage.state.table_state import LeafListing
-from phalanx.table.jobs.work import collected
-from phalanx.table.overtaken import Overtaken
+from phalanx.storage.state.table_state import TableState
+from phalanx.table.jobs.work import runner_for
 from phalanx.table.read.inspection import bytes_of
-from phalanx.table.read.rewrite_planning import FileLeaf, PlannedFiles, planned
-from phalanx.table.staged_leaf import LeafRewrite
-from phalanx.table.transactions.strong_mode import Start, complete
-from phalanx.table.transactions.strong_target import StagedChanges
+from phalanx.table.read.rewrite_planning import PlannedFiles, PlannedLeaf, plan_rewrite_files
+from phalanx.table.transactions.strong_mode import TransactionStart, complete_change
+from phalanx.table.transactions.strong_target import LeafRewrite, RetryableConflict, StrongTarget
 
-# Iceberg's number of commits, where progress is kept.
-MOST_COMMITS = 10
-MOST_ATTEMPTS = 3
-
-Progress = Callable[[int, int], None]
-"""Told how many groups are done, of how many."""
+# Iceberg's default of `partial-progress.max-commits`.
+DEFAULT_MAX_COMMITS = 10
+MAX_ATTEMPTS = 3
+_LOGGER = logging.getLogger("phalanx.table")
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a rewrite has done: files and bytes before and after, and what it left alone.
+    """The result of a rewrite: files and bytes before and after, and what it left alone.
 
-    `dropped` are groups whose files other writers changed meanwhile. The snapshots are those of
-    strong mode.
+    `dropped` are the groups whose files other writers changed. `snapshots` are the ones
+    committed; in weak mode there are none.
     """
 
     plan: RewritePlan
@@ -60,13 +58,13 @@ class Rewritten:
     bytes_after: int = 0
     rows: int = 0
     snapshots: tuple[int, ...] = ()
-    # What was then done for the table's indexes, if it has any.
+    # The result of indexing the new files, if the table has indexes.
     indexed: Any = None
-    # How many partitions had several leaves before, all of whose rows are in one now.
+    # The number of partitions whose several leaves became one.
     united: int = 0
 
-    def and_then(self, later: Rewritten) -> Rewritten:
-        """Both, of which the second did what the first had left."""
+    def combine(self, later: Rewritten) -> Rewritten:
+        """Return the sum of this attempt and a later one for the groups that this one dropped."""
         return replace(
             later,
             plan=self.plan,
@@ -80,7 +78,7 @@ class Rewritten:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The outcome as JSON has it."""
+        """Return the result as JSON values."""
         return {
             "groups": self.groups,
             "dropped": [group.id for group in self.dropped],
@@ -96,34 +94,37 @@ class Rewritten:
     def __str__(self) -> str:
         indexed = self.indexed
         done = "" if indexed is None or not indexed.partitions else f"; {indexed}"
-        return self._rewritten() + done
+        return self._describe_files() + done
 
-    def _rewritten(self) -> str:
-        united = f"united the leaves of {counted(self.united, 'partition')}" if self.united else ""
+    def _describe_files(self) -> str:
+        united = (
+            f"united the leaves of {format_count(self.united, 'partition')}" if self.united else ""
+        )
         if not self.groups and not self.dropped:
             return united or "nothing to rewrite"
         text = (f"{united}; " if united else "") + (
-            f"rewrote {counted(self.files_before, 'file')} ({readable(self.bytes_before)}) as "
-            f"{self.files_after:,} ({readable(self.bytes_after)}), {counted(self.rows, 'row')}, "
-            f"in {counted(self.groups, 'group')}"
+            f"rewrote {format_count(self.files_before, 'file')} "
+            f"({format_bytes(self.bytes_before)}) as {self.files_after:,} "
+            f"({format_bytes(self.bytes_after)}), {format_count(self.rows, 'row')}, "
+            f"in {format_count(self.groups, 'group')}"
         )
         if self.snapshots:
             text += f", snapshot {', '.join(map(str, self.snapshots))}"
         if self.dropped:
-            keys = named([group.key for group in self.dropped])
+            keys = format_partitions([group.key for group in self.dropped])
             text += (
-                f"; left {counted(len(self.dropped), 'group')} alone, whose files other writers "
-                f"changed meanwhile: {keys}"
+                f"; left {format_count(len(self.dropped), 'group')} alone, whose files other "
+                f"writers changed meanwhile: {keys}"
             )
         return text
 
 
-# ── on the executors, or in threads ──────────────────────────────────────────────────────────
+# ── on Spark executors, or in threads ──────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Some fragments of one leaf, to be written anew."""
+    """A task that rewrites some fragments of a leaf."""
 
     group: int
     bytes: int
@@ -132,66 +133,68 @@ class CompactTask:
     fragments: tuple[int, ...]
     rows_per_file: int
 
-    def run(self) -> Compacted:
-        """The new files, which nobody sees yet."""
-        with told(f"rewrite files of {self.location}"):
-            return compacting.compact(
+    def run(self) -> CompactedFiles:
+        """Write the new files, which become visible with the commit."""
+        with translate_errors(f"rewrite files of {self.location}"):
+            return compaction.compact_fragments(
                 self.location, self.version, self.fragments, self.rows_per_file
             )
 
 
 class GroupTask(Protocol):
-    """The work of one group."""
+    """The task of one group."""
 
     @property
     def group(self) -> int:
-        """Which group."""
+        """The id of the group."""
 
     @property
     def bytes(self) -> int:
-        """How much there is to do."""
+        """The size of the input."""
 
     def run(self) -> Any:
-        """What was done; it must be picklable."""
+        """Run the task and return its result, which must be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWork:
-    """The work of groups in tasks for Spark, small ones put together."""
+    """Group tasks as work for Spark, with small ones packed into one Spark task."""
 
     tasks: tuple[tuple[GroupTask, ...], ...]
     schema: pa.Schema = field(
         default=pa.schema([("group", pa.int64()), ("done", pa.binary())]), init=False
     )
 
-    def reading(self, names: Sequence[str]) -> GroupWork:
-        """The same work: nothing of what it gives is read."""
+    def select_columns(self, names: Sequence[str]) -> GroupWork:
+        """Return the same work: every column is needed."""
         return self
 
     def without_tasks(self) -> GroupWork:
-        """The same work, as one task sees it."""
+        """Return the same work without its tasks, as it is sent along with a single task."""
         return GroupWork(())
 
     def batches(self, task: tuple[GroupTask, ...]) -> Iterator[pa.RecordBatch]:
-        """What a task has done, a row for each group."""
+        """Run the group tasks of one Spark task and yield a row for each."""
         for each in task:
             row = {"group": each.group, "done": pickle.dumps(each.run())}
             yield pa.RecordBatch.from_pylist([row], self.schema)
 
 
 def run_tasks(
-    tasks: Sequence[GroupTask], spark: Any, finished: Callable[[int], None]
+    tasks: Sequence[GroupTask], spark: Any, report: Callable[[int], None]
 ) -> dict[int, Any]:
-    """What became of each group, on the executors of a Spark session or in threads.
+    """Run tasks on Spark executors or in threads; return the result of each group by id.
 
-    `finished` is told how many groups are done. On Spark these are at least so many: tasks end in
-    any order, each with its groups.
+    Calls `report` with the number of finished groups. On Spark this is a lower bound, because only
+    the number of finished tasks is known, and not which.
     """
     if spark is not None and tasks:
-        size = split_size(sum(task.bytes for task in tasks), None)
-        work = GroupWork(tuple(packed(tasks, lambda task: task.bytes, size)))
-        surely = [0, *itertools.accumulate(sorted(map(len, work.tasks)))]
-        rows = collected(spark, work, lambda done: finished(surely[min(done, len(work.tasks))]))
+        size = choose_task_bytes(sum(task.bytes for task in tasks), None)
+        work = GroupWork(tuple(pack_in_tasks(tasks, lambda task: task.bytes, size)))
+        finished_groups = [0, *itertools.accumulate(sorted(map(len, work.tasks)))]
+        rows = runner_for(spark).collect(
+            work, lambda tasks_done: report(finished_groups[min(tasks_done, len(work.tasks))])
+        )
         return {row["group"]: pickle.loads(row["done"]) for row in rows}
     count, lock = 0, threading.Lock()
 
@@ -200,72 +203,80 @@ def run_tasks(
         result = task.run()
         with lock:
             count += 1
-            finished(count)
+            report(count)
         return result
 
-    done = in_parallel(run, tasks, WRITE_THREADS)
-    return {task.group: result for task, result in zip(tasks, done, strict=True)}
+    results = map_parallel(run, tasks, WRITE_THREADS)
+    return {task.group: result for task, result in zip(tasks, results, strict=True)}
 
 
 # ── on the driver ────────────────────────────────────────────────────────────────────────────
 
 
-def commits_of(partial_progress: object, max_commits: object) -> int:
-    """In how many commits a rewrite becomes visible."""
+def count_commits(partial_progress: object, max_commits: object) -> int:
+    """Return the number of commits of a rewrite; raise if an option is invalid."""
     if not isinstance(partial_progress, bool):
-        raise PhalanxError(
+        raise InvalidArgument(
             f"Cannot rewrite with partial_progress={partial_progress!r}: expected True or False."
         )
     if not isinstance(max_commits, int) or isinstance(max_commits, bool) or max_commits < 1:
-        raise PhalanxError(
-            f"Cannot rewrite with max_commits={max_commits!r}: expected a whole number from 1 on."
+        raise InvalidArgument(
+            f"Cannot rewrite with max_commits={max_commits!r}: expected a positive integer."
         )
     return max_commits if partial_progress else 1
 
 
-def until_settled(attempt: Callable[[], Rewritten]) -> Rewritten:
-    """What all attempts did together: the next one does what others disturbed in the last."""
+def retry_dropped_groups(attempt: Callable[[], Rewritten]) -> Rewritten:
+    """Run attempts until none drops groups, at most `MAX_ATTEMPTS`; return their sum."""
     done = attempt()
-    for _ in range(MOST_ATTEMPTS - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         if not done.dropped:
             break
-        done = done.and_then(attempt())
+        done = done.combine(attempt())
     return done
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A rewrite that leaves every row in its partition: how it is planned, run and committed."""
+    """A rewrite that leaves every row in its partition."""
 
-    manifest: Callable[[], LeafListing]
+    load_state: Callable[[], TableState]
     options: RewriteOptions
     spark: Any = None
     commits: int = 1
-    progress: Progress | None = None
+    progress: ProgressCallback | None = None
 
     def run(self) -> Rewritten:
-        """Plan it and run it; files that others change meanwhile are tried again, then left."""
-        return until_settled(self._once)
+        """Plan and run the rewrite.
 
-    def _once(self) -> Rewritten:
-        manifest = self.manifest()
+        Files that other writers change during the call are retried, and finally skipped.
+        """
+        done = retry_dropped_groups(self._run_once)
+        _LOGGER.info(
+            "Rewrote %d files of %s into %d",
+            *(done.files_before, self.load_state().root, done.files_after),
+        )
+        return done
+
+    def _run_once(self) -> Rewritten:
+        state = self.load_state()
         start = None
-        if isinstance(manifest, Manifest) and manifest.properties.mode == "strong":
-            start = Start.now(manifest)
-            manifest = start.base
-        files = planned(manifest, self.options)
+        if isinstance(state, Manifest) and state.properties.mode == "strong":
+            start = TransactionStart.begin(state)
+            state = start.base
+        files = plan_rewrite_files(state, self.options)
         groups = files.plan.groups
-        done: dict[int, Compacted] = {}
+        done: dict[int, CompactedFiles] = {}
         snapshots: list[int] = []
         for first in range(0, len(groups), size := math.ceil(len(groups) / self.commits) or 1):
             batch = groups[first : first + size]
-            ran = self._ran(
-                manifest, files, batch, functools.partial(self._tell, first, len(groups))
+            compacted = self._run_groups(
+                state, files, batch, functools.partial(self._report_progress, first, len(groups))
             )
             if start is None:
-                done |= _commit_leaves(manifest, files, batch, ran)
+                done |= _apply_to_leaves(state, files, batch, compacted)
             else:
-                committed, snapshot = _commit_snapshot(start, files, batch, ran)
+                committed, snapshot = _commit_snapshot(start, files, batch, compacted)
                 done |= committed
                 snapshots += [] if snapshot is None else [snapshot]
         old = [each for result in done.values() for each in result.old]
@@ -282,127 +293,135 @@ class Compaction:
             tuple(snapshots),
         )
 
-    def _tell(self, before: int, total: int, count: int) -> None:
+    def _report_progress(self, before: int, total: int, count: int) -> None:
         if self.progress is not None:
             self.progress(before + count, total)
 
-    def _ran(
+    def _run_groups(
         self,
-        manifest: LeafListing,
+        state: TableState,
         files: PlannedFiles,
         groups: Sequence[RewriteGroup],
-        finished: Callable[[int], None],
-    ) -> dict[int, Compacted]:
-        tasks = [self._task(files, group) for group in groups]
-        if manifest.properties.mode == "weak":
-            aligned = in_parallel(
-                lambda each: _aligned(manifest, files, *each),
+        report: Callable[[int], None],
+    ) -> dict[int, CompactedFiles]:
+        tasks = [self._make_task(files, group) for group in groups]
+        if state.properties.mode == "weak":
+            aligned = map_parallel(
+                lambda each: _align_task(state, files, *each),
                 list(zip(groups, tasks, strict=True)),
             )
             tasks = [task for task in aligned if task is not None]
-        return run_tasks(tasks, self.spark, finished)
+        return run_tasks(tasks, self.spark, report)
 
-    def _task(self, files: PlannedFiles, group: RewriteGroup) -> CompactTask:
-        leaf = files.leaf(group)
+    def _make_task(self, files: PlannedFiles, group: RewriteGroup) -> CompactTask:
+        leaf = files.leaf_of(group)
         count = max(1, round(group.bytes / self.options.target_file_size_bytes))
         return CompactTask(
             group.id,
             group.bytes,
             leaf.location,
             leaf.version,
-            files.fragments(group),
+            files.fragment_ids(group),
             math.ceil(max(1, group.rows) / count),
         )
 
 
-def _aligned(
-    manifest: LeafListing, files: PlannedFiles, group: RewriteGroup, task: CompactTask
+def _align_task(
+    state: TableState, files: PlannedFiles, group: RewriteGroup, task: CompactTask
 ) -> CompactTask | None:
-    """In weak mode a leaf may be behind the schema: its files are written as it should be.
+    """Return the task on a version of the leaf that has the current schema.
 
-    None where another writer has taken one of the files away since they were planned.
+    In weak mode a leaf may lag behind the schema. Returns None if another writer has removed one
+    of the files since they were planned.
     """
-    dataset = manifest.shape.opened(task.location)
-    there = {fragment.fragment_id for fragment in dataset.get_fragments()}
-    if not there.issuperset(task.fragments):
+    dataset = state.shape.open_newest(task.location)
+    current_ids = {fragment.fragment_id for fragment in dataset.get_fragments()}
+    if not current_ids.issuperset(task.fragments):
         return None
     return replace(task, version=int(dataset.version))
 
 
 def _commit_snapshot(
-    start: Start,
+    start: TransactionStart,
     files: PlannedFiles,
     groups: Sequence[RewriteGroup],
-    ran: Mapping[int, Compacted],
-) -> tuple[dict[int, Compacted], int | None]:
-    """All groups in one snapshot; those that were committed, and its id."""
-    changes = StagedChanges(start)
-    leaves = files.by_leaf(groups)
+    compacted: Mapping[int, CompactedFiles],
+) -> tuple[dict[int, CompactedFiles], int | None]:
+    """Commit all groups in one snapshot; return those committed, and the id of the snapshot."""
+    target = StrongTarget(start)
+    leaves = files.group_by_leaf(groups)
     rewrites = [
         LeafRewrite(
             leaf.key,
             leaf.object_id,
             leaf.location,
             leaf.version,
-            tuple(ran[group.id] for group in mine),
+            tuple(compacted[group.id] for group in own_groups),
         )
-        for leaf, mine in leaves
+        for leaf, own_groups in leaves
     ]
     try:
-        with changes.unless_vacuumed():
-            changes.rewrite(rewrites)
-        snapshot = changes.commit_snapshot(None)
-    except Overtaken:
+        with target.detect_vacuum():
+            target.rewrite(rewrites)
+        snapshot = target.commit_snapshot(None)
+    except RetryableConflict:
         return {}, None
-    kept = changes.rewritten
-    committed: dict[int, Compacted] = {}
-    for leaf, mine in leaves:
-        committed |= _kept(mine, ran, kept[leaf.object_id])
+    replacements = target.committed_replacements
+    committed: dict[int, CompactedFiles] = {}
+    for leaf, own_groups in leaves:
+        committed |= _select_kept(own_groups, compacted, replacements[leaf.object_id])
     return committed, snapshot
 
 
-def _commit_leaves(
-    manifest: LeafListing,
+def _apply_to_leaves(
+    state: TableState,
     files: PlannedFiles,
     groups: Sequence[RewriteGroup],
-    ran: Mapping[int, Compacted],
-) -> dict[int, Compacted]:
-    """Each leaf for itself; the groups that were committed."""
+    compacted: Mapping[int, CompactedFiles],
+) -> dict[int, CompactedFiles]:
+    """Apply the groups of each leaf separately; return the groups applied."""
 
     def check() -> None:
-        manifest.check_current()
-        if manifest.latest().properties.mode != "weak":
+        state.check_current()
+        if state.load_latest().properties.mode != "weak":
             raise CommitConflict(
-                f"Cannot rewrite {manifest.root}: it went to strong mode meanwhile. Rewrite again."
+                f"Cannot rewrite {state.root}: it changed to strong mode in the meantime. Rewrite "
+                "it again."
             )
 
-    mark = manifest.shape.mark
+    mark = state.shape.mark
 
-    def commit(each: tuple[FileLeaf, list[RewriteGroup]]) -> dict[int, Compacted]:
-        leaf, mine = each
-        results = [ran[group.id] for group in mine if group.id in ran]
-        left, version = compacting.commit(leaf.location, results, check, mark)
+    def apply(each: tuple[PlannedLeaf, list[RewriteGroup]]) -> dict[int, CompactedFiles]:
+        leaf, own_groups = each
+        results = [compacted[group.id] for group in own_groups if group.id in compacted]
+        kept, version = compaction.apply_compaction(leaf.location, results, check, mark)
         if version is not None:
-            made[leaf.object_id] = version
-        return _kept(mine, ran, left)
+            versions[leaf.object_id] = version
+        return _select_kept(own_groups, compacted, kept)
 
-    made: dict[str, int] = {}
-    done: dict[int, Compacted] = {}
-    for each in in_parallel(commit, files.by_leaf(groups)):
-        done |= each
-    now = manifest.latest()
-    if isinstance(manifest, Manifest) and isinstance(now, Manifest) and went_strong(manifest, now):
-        # What came too late for the first snapshot must not be taken for a stranger's.
-        now = complete(now)
-        if now.properties.mode == "strong":
-            publish(now, made, made)
-    return done
+    versions: dict[str, int] = {}
+    applied: dict[int, CompactedFiles] = {}
+    for each in map_parallel(apply, files.group_by_leaf(groups)):
+        applied |= each
+    latest = state.load_latest()
+    if (
+        isinstance(state, Manifest)
+        and isinstance(latest, Manifest)
+        and was_strong_since(state, latest)
+    ):
+        # Our writes that missed the first snapshot must not count as foreign writes.
+        latest = complete_change(latest)
+        if latest.properties.mode == "strong":
+            publish(latest, versions, versions)
+    return applied
 
 
-def _kept(
-    groups: Sequence[RewriteGroup], ran: Mapping[int, Compacted], kept: Sequence[object]
-) -> dict[int, Compacted]:
+def _select_kept(
+    groups: Sequence[RewriteGroup], compacted: Mapping[int, CompactedFiles], kept: Sequence[object]
+) -> dict[int, CompactedFiles]:
     ids = set(map(id, kept))
     return {
-        group.id: ran[group.id] for group in groups if group.id in ran and id(ran[group.id]) in ids
+        group.id: compacted[group.id]
+        for group in groups
+        if group.id in compacted and id(compacted[group.id]) in ids
     }

@@ -1,4 +1,7 @@
-"""Partitions that a manifest lists and storage does not have: whole leaves, or files of them."""
+"""Compare what a manifest lists with what storage holds.
+
+Finds listed leaves and files that are missing, and stored leaves that no manifest row lists.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phalanx.errors import PhalanxError
-from phalanx.model.specs.partition_key import PartitionKey, keys_of
-from phalanx.planning.pruning.scan_plan import OBJECT_ID, located
-from phalanx.storage.lance.failures import is_gone
+from phalanx.model.specs.partition_key import PartitionKey, read_keys
+from phalanx.planning.pruning.leaf_columns import LEAF_OBJECT_ID, list_leaf_versions
+from phalanx.storage.cleanup.expiry import has_files
+from phalanx.storage.commit.publishing import locations_of
+from phalanx.storage.lance.failures import is_missing_file
 from phalanx.storage.lance.files import Folder
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.lance.ownership import Owner
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.manifest.dropped import include_dropped, read_leaving_leaves
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.table.read.rewrite_planning import FileLeaf
+from phalanx.storage.state.naming import LEAF_DIRECTORY
+from phalanx.table.read.rewrite_planning import PlannedLeaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,74 +33,116 @@ class MissingLeaf:
     location: Location
 
 
-def missing_leaves(manifest: Manifest) -> list[MissingLeaf]:
-    """The leaves that are listed, and are not there."""
+def find_missing_leaves(manifest: Manifest) -> list[MissingLeaf]:
+    """Return the listed leaves that storage does not have."""
 
-    def checked(each: tuple[MissingLeaf, int | None]) -> MissingLeaf | None:
+    def check(each: tuple[MissingLeaf, int | None]) -> MissingLeaf | None:
         leaf, version = each
         try:
             leaf.location.open_leaf(version)
         except (PhalanxError, OSError, ValueError) as error:
-            if not is_gone(error):
+            if not is_missing_file(error):
                 raise
             return leaf
         return None
 
     listed = [
-        (MissingLeaf(key, name, manifest.root.child(location)), version)
-        for spec_id, leaves in sorted(manifest.leaves().items())
+        (MissingLeaf(key, name, manifest.root.leaf(location)), version)
+        for spec_id, leaves in sorted(manifest.list_leaves().items())
         for key, name, (location, version) in zip(
-            keys_of(manifest.keys_of_leaves(spec_id, leaves)),
-            leaves.column(OBJECT_ID).to_pylist(),
-            located(leaves),
+            read_keys(manifest.leaf_keys(spec_id, leaves)),
+            leaves.column(LEAF_OBJECT_ID).to_pylist(),
+            list_leaf_versions(leaves),
             strict=True,
         )
     ]
-    return [leaf for leaf in in_parallel(checked, listed) if leaf is not None]
+    return [leaf for leaf in map_parallel(check, listed) if leaf is not None]
 
 
-def missing_files(manifest: Manifest, leaves: Sequence[FileLeaf]) -> dict[str, list[str]]:
-    """The data files that leaves need and storage does not have, by the leaves' object ids.
+def find_missing_files(manifest: Manifest, leaves: Sequence[PlannedLeaf]) -> dict[str, list[str]]:
+    """Return the data files that leaves need and storage does not have, by object id.
 
-    One listing tells. Where it does not have a file, the leaf is looked at once more: a file may
-    be newer than the listing, and a vacuum may have removed one that the newest version lacks.
+    Lists the root once. If the listing lacks a file, the leaf is opened and listed again: the file
+    may be newer than the listing, or a vacuum may have removed it because the newest version does
+    not need it.
     """
     inside = f"{manifest.root.uri}/"
-    stored = {file.path for file in Folder(manifest.root).files()} if leaves else set()
+    stored = {file.path for file in Folder(manifest.root).list_files()} if leaves else set()
     doubtful = [
         leaf
         for leaf in leaves
         if not leaf.location.uri.startswith(inside)
         or not stored.issuperset(
-            f"{leaf.location.uri.removeprefix(inside)}/{path}" for path in _paths(leaf)
+            f"{leaf.location.uri.removeprefix(inside)}/{path}" for path in _data_paths(leaf)
         )
     ]
     if not doubtful:
         return {}
-    now = manifest.latest().versions([leaf.object_id for leaf in doubtful])
+    now = manifest.load_latest().leaf_versions([leaf.object_id for leaf in doubtful])
 
-    def lacking(leaf: FileLeaf) -> list[str]:
+    def list_missing(leaf: PlannedLeaf) -> list[str]:
         if leaf.object_id not in now:
             return []
         dataset = leaf.location.open_leaf(now[leaf.object_id])
-        there = {file.path for file in Folder(leaf.location).files()}
+        stored_paths = {file.path for file in Folder(leaf.location).list_files()}
         return sorted(
             {
                 path
                 for fragment in dataset.get_fragments()
                 for file in fragment.metadata.files
-                if file.base_id is None and (path := f"data/{file.path}") not in there
+                if file.base_id is None and (path := f"data/{file.path}") not in stored_paths
             }
         )
 
-    found = zip(doubtful, in_parallel(lacking, doubtful), strict=True)
+    found = zip(doubtful, map_parallel(list_missing, doubtful), strict=True)
     return {leaf.object_id: paths for leaf, paths in found if paths}
 
 
-def _paths(leaf: FileLeaf) -> list[str]:
+def _data_paths(leaf: PlannedLeaf) -> list[str]:
     return [
         f"data/{file.path}"
         for fragment in leaf.fragments
         for file in fragment.files
         if file.base_id is None
     ]
+
+
+_HIDDEN = ("_", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A stored leaf that nothing lists; `why` is None if the next vacuum removes it."""
+
+    location: Location
+    why: str | None
+
+
+def find_leftovers(manifest: Manifest) -> list[Leftover]:
+    """Return the leaves that a vacuum has yet to remove, and unlisted leaves of this table.
+
+    Skips folders with a name that Phalanx generates: every vacuum finds and removes those itself.
+    """
+    leaving = [each.location for each in read_leaving_leaves(manifest) if has_files(each.location)]
+    found = [Leftover(each, each.explain_not_owned(True)) for each in leaving]
+    listed = {each.uri for each in locations_of(include_dropped(manifest)).values()}
+    listed |= {each.uri for each in leaving}
+    for name in Folder(manifest.root).list_folders():
+        location = manifest.root.subfolder(name)
+        if name.startswith(_HIDDEN) or LEAF_DIRECTORY.fullmatch(name) or location.uri in listed:
+            continue
+        if any(uri.startswith(f"{location.uri}/") for uri in listed):
+            continue
+        record = _read_owner(location)
+        table = manifest.root.table
+        if record is not None and table is not None and record.is_same_namespace(table):
+            why = "the manifest has no record that it was a partition"
+            found.append(Leftover(location, why))
+    return found
+
+
+def _read_owner(location: Location) -> Owner | None:
+    try:
+        return Owner.of(location.open())
+    except (OSError, ValueError):
+        return None

@@ -1,12 +1,13 @@
-"""Vacuum: removes the snapshots that are too old, and every file that nothing needs any more.
+"""Vacuum: expire old snapshots and remove every file that nothing needs.
 
-In strong mode the horizon moves first, in a commit that passes the fence of all commits. So a
-transaction either began after it, and all its files are younger than those that go; or it began
-before, sees at its commit that the horizon moved, and is refused if it is not younger than that.
+In strong mode a vacuum first moves the horizon, in a commit like any other. A transaction that
+began after that commit has only files younger than those removed. One that began before it finds
+at its own commit that the horizon moved, and is refused if it began before the horizon.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,26 +15,26 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from phalanx.errors import CommitConflict, PhalanxError, StorageFailure
-from phalanx.storage.cleanup.debris import Debris, LanceTable, debris
+from phalanx.errors import CommitConflict, InvalidArgument, PhalanxError, StorageFailure
+from phalanx.storage.cleanup.debris import Debris, LanceTable, find_debris
 from phalanx.storage.cleanup.expiry import (
     Expiry,
-    expired,
-    first_needed,
-    forget_removed,
+    find_first_needed,
     move_horizon,
+    plan_expiry,
+    remove_leaving_rows,
 )
-from phalanx.storage.cleanup.unlisted import main_versions
+from phalanx.storage.cleanup.unlisted import list_main_versions
 from phalanx.storage.commit import head
-from phalanx.storage.commit.head import head_of
+from phalanx.storage.commit.head import read_head
 from phalanx.storage.commit.publishing import branches_of, check_main, locations_of, publish
 from phalanx.storage.lance.files import Folder, StoredFile
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.manifest.dropped import leaving_leaves
-from phalanx.storage.manifest.manifest import DIRECTORY, Manifest
-from phalanx.table.transactions.strong_mode import begin
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.manifest.dropped import read_leaving_leaves
+from phalanx.storage.manifest.manifest import MANIFEST_DIRECTORY, Manifest
+from phalanx.table.transactions.strong_mode import load_head
 
-# Weak writers pass no fence: what they write must not be older when they commit it.
+# Weak writers do not check the horizon, so a weak write must commit within this time.
 LONGEST_WEAK_WRITE = timedelta(hours=1)
 _FILES = pa.schema(
     [
@@ -43,14 +44,15 @@ _FILES = pa.schema(
         ("modified", pa.timestamp("us", "UTC")),
     ]
 )
+_LOGGER = logging.getLogger("phalanx.table")
 
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What a vacuum removed; or what it would remove, where it was only asked.
+    """What a vacuum removed, or would remove in a dry run.
 
-    `files` has the path, kind, bytes and time of each file, `left_alone` the reason for each leaf
-    of which nothing was removed.
+    `files` has the path, kind, bytes and modification time of each file. `left_alone` maps each
+    leaf from which nothing was removed to the reason.
     """
 
     snapshots: tuple[int, ...]
@@ -60,7 +62,7 @@ class Vacuumed:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
+        """The total size of the files."""
         return sum(self.files.column("bytes").to_pylist())
 
     def __str__(self) -> str:
@@ -78,31 +80,37 @@ class Vacuumed:
 
 
 def vacuum(manifest: Manifest, older_than: timedelta, dry_run: bool) -> Vacuumed:
-    """Remove the snapshots that were over by then, and the files that nothing needs since."""
+    """Expire snapshots replaced longer ago than `older_than`; remove files unneeded since."""
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
-        raise PhalanxError(
-            f"Cannot vacuum what is older than {older_than!r}: expected a timedelta, such as "
-            "timedelta(days=7), and not a negative one."
+        raise InvalidArgument(
+            f"Cannot vacuum with older_than={older_than!r}: expected a timedelta that is not "
+            "negative, such as timedelta(days=7)."
         )
     now = datetime.now(UTC)
-    # Nothing is as old as the longest times that Python knows.
+    # Clamp to the earliest time that Python can represent.
     moment = now - min(older_than, now - datetime.min.replace(tzinfo=UTC))
     if not manifest.root.is_local:
-        # Object stores count in seconds.
+        # Object stores have a resolution of seconds.
         moment = moment.replace(microsecond=0)
     snapshots: tuple[int, ...] = ()
     if manifest.properties.mode == "weak":
-        found = _weak(manifest, older_than, moment, dry_run)
+        found = _find_weak_debris(manifest, older_than, moment, dry_run)
     else:
-        found, snapshots = _strong(manifest, moment, dry_run)
+        found, snapshots = _find_strong_debris(manifest, moment, dry_run)
     if not dry_run:
         found.remove()
-        forget_removed(manifest)
-    return Vacuumed(snapshots, files_of(found), found.left_alone, dry_run)
+        remove_leaving_rows(manifest)
+    done = Vacuumed(snapshots, to_file_table(found), found.left_alone, dry_run)
+    if not dry_run:
+        _LOGGER.info(
+            "Vacuumed %s: %d snapshots expired, %d files with %d bytes removed",
+            *(manifest.root, len(snapshots), done.files.num_rows, done.bytes),
+        )
+    return done
 
 
-def files_of(found: Debris) -> pa.Table:
-    """The files that can go, as an outcome has them."""
+def to_file_table(found: Debris) -> pa.Table:
+    """Return the files to remove as an Arrow table."""
     rows = [
         {"path": file.uri, "kind": file.kind, "bytes": file.bytes, "modified": file.modified}
         for file in found.files
@@ -110,132 +118,148 @@ def files_of(found: Debris) -> pa.Table:
     return pa.Table.from_pylist(rows, _FILES)
 
 
-def _weak(manifest: Manifest, older_than: timedelta, moment: datetime, dry_run: bool) -> Debris:
+def _find_weak_debris(
+    manifest: Manifest, older_than: timedelta, moment: datetime, dry_run: bool
+) -> Debris:
     if older_than < LONGEST_WEAK_WRITE and not dry_run:
-        raise PhalanxError(
-            f"Cannot vacuum {manifest.root} of what is older than {older_than}: in weak mode "
-            "nothing tells a running write that its files are gone, so expected at least "
-            f"{LONGEST_WEAK_WRITE}. Keep more, or go to strong mode with set_mode('strong')."
+        raise InvalidArgument(
+            f"Cannot vacuum {manifest.root} with older_than={older_than}: in weak mode a running "
+            "write cannot notice that its files were removed, so expected at least "
+            f"{LONGEST_WEAK_WRITE}. Keep more, or switch with set_mode('strong')."
         )
     root = Folder(manifest.root)
-    files = root.files()
-    # In the expression draft a row may say what is read in weak mode too.
-    read = {name: {each} for name, each in manifest.versions().items() if each is not None}
-    tables = _leaves(manifest, read) + _gone(manifest)
-    found = debris(root, files, [LanceTable(manifest.root.own(DIRECTORY)), *tables], moment)
-    # Strong snapshots that came after the listing need only what was the newest in it.
-    if manifest.latest().properties.mode != "weak":
+    files = root.list_files()
+    # In the expression draft a row may name the version to read in weak mode too.
+    read = {name: {each} for name, each in manifest.leaf_versions().items() if each is not None}
+    tables = _list_leaves(manifest, read) + _list_unfinished_removals(manifest)
+    found = find_debris(
+        root, files, [LanceTable(manifest.root.subfolder(MANIFEST_DIRECTORY)), *tables], moment
+    )
+    # Strong snapshots committed after the listing need only the newest versions in it.
+    if manifest.load_latest().properties.mode != "weak":
         raise CommitConflict(
-            f"Cannot vacuum {manifest.root}: it went to strong mode meanwhile. Vacuum it again."
+            f"Cannot vacuum {manifest.root}: it changed to strong mode in the meantime. Vacuum "
+            "it again."
         )
     return found
 
 
-def _strong(manifest: Manifest, moment: datetime, dry_run: bool) -> tuple[Debris, tuple[int, ...]]:
+def _find_strong_debris(
+    manifest: Manifest, moment: datetime, dry_run: bool
+) -> tuple[Debris, tuple[int, ...]]:
     root = Folder(manifest.root)
     while True:
-        fence = _looked_at(manifest, moment) if dry_run else _fenced(manifest, moment)
-        files = root.files()
+        plan = _preview_expiry(manifest, moment) if dry_run else _commit_expiry(manifest, moment)
+        files = root.list_files()
         try:
-            return strong_debris(root, files, fence, moment), fence.over.snapshots
+            return find_unneeded_files(root, files, plan, moment), plan.expiry.snapshots
         except (PhalanxError, OSError, ValueError):
-            now = head_of(manifest.latest())
-            gone = {file.path for file in files} - {file.path for file in root.files()}
-            if not gone and (dry_run or now is None or now.horizon == fence.horizon):
+            now = read_head(manifest.load_latest())
+            gone = {file.path for file in files} - {file.path for file in root.list_files()}
+            if not gone and (dry_run or now is None or now.horizon == plan.horizon):
                 raise
-            # Another vacuum, which keeps less, has removed what was about to be looked at.
+            # A concurrent vacuum with a shorter retention removed files that we were about to read.
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
-    """What is over in a manifest, and the horizon that was put on top of it (None: nothing was)."""
+class ExpiryPlan:
+    """What a vacuum expires, and the horizon that it committed (None: a dry run)."""
 
     manifest: Manifest
-    over: Expiry
+    expiry: Expiry
     horizon: str | None
-    # The oldest version of the manifest that is needed; 0 where the snapshots decide it.
-    first: int = 0
+    # The oldest version of the manifest to keep; 0 if the snapshots decide.
+    oldest_version: int = 0
 
 
-def _looked_at(manifest: Manifest, moment: datetime) -> Fence:
-    """What a vacuum would take out, and whether it could."""
-    manifest = manifest.latest()
+def _preview_expiry(manifest: Manifest, moment: datetime) -> ExpiryPlan:
+    """Return what a vacuum would expire; raise if it would fail."""
+    manifest = manifest.load_latest()
     locations = locations_of(manifest)
-    in_parallel(
+    map_parallel(
         lambda each: check_main(manifest, each[0], locations[each[0]], each[1]),
-        [(name, version) for name, version in manifest.versions().items() if version is not None],
+        [
+            (name, version)
+            for name, version in manifest.leaf_versions().items()
+            if version is not None
+        ],
     )
-    return Fence(manifest, expired(manifest, moment), None)
+    return ExpiryPlan(manifest, plan_expiry(manifest, moment), None)
 
 
-def _fenced(manifest: Manifest, moment: datetime) -> Fence:
-    """Take out what is over, and end the transactions that are too old.
+def _commit_expiry(manifest: Manifest, moment: datetime) -> ExpiryPlan:
+    """Expire snapshots and move the horizon, which aborts transactions older than it.
 
-    What stands on a main branch past Phalanx is told before: nobody has decided on it.
+    Raises `ForeignWrite` first if a leaf was modified outside Phalanx: the user must decide.
     """
     published: Manifest | None = None
 
-    def attempt() -> Fence:
+    def attempt() -> ExpiryPlan:
         nonlocal published
-        base, _ = begin(manifest)
+        base, _ = load_head(manifest)
         names = None
         if published is not None:
-            before = published.versions().items()
-            names = [name for name, _ in base.versions().items() - before]
+            before = published.leaf_versions().items()
+            names = [name for name, _ in base.leaf_versions().items() - before]
         published = publish(base, names)
-        newest = head_of(published)
+        newest = read_head(published)
         if newest is None:
             raise CommitConflict(
-                f"Cannot vacuum {manifest.root}: its mode was changed meanwhile. Vacuum it again."
+                f"Cannot vacuum {manifest.root}: its mode was changed meanwhile. Vacuum again."
             )
-        over = expired(published, moment)
-        moved = move_horizon(published, newest, over, moment)
-        return Fence(published, over, moved.horizon)
+        expiry = plan_expiry(published, moment)
+        new_head = move_horizon(published, newest, expiry, moment)
+        return ExpiryPlan(published, expiry, new_head.horizon)
 
-    return head.until_committed(attempt, manifest, "the vacuum", eager=True)
+    return head.retry_commit(attempt, manifest, "the vacuum", eager=True)
 
 
-def strong_debris(
-    root: Folder, files: Sequence[StoredFile], fence: Fence, moment: datetime
+def find_unneeded_files(
+    root: Folder, files: Sequence[StoredFile], plan: ExpiryPlan, moment: datetime
 ) -> Debris:
-    manifest, over = fence.manifest, fence.over
-    own = f"{DIRECTORY}/"
-    made = main_versions(
-        StoredFile(file.path.removeprefix(own), file.bytes, file.modified)
+    """Return the files older than `moment` and the new horizon that no retained snapshot needs."""
+    manifest, expiry = plan.manifest, plan.expiry
+    prefix = f"{MANIFEST_DIRECTORY}/"
+    written_at = list_main_versions(
+        StoredFile(file.path.removeprefix(prefix), file.bytes, file.modified)
         for file in files
-        if file.path.startswith(own)
+        if file.path.startswith(prefix)
     )
     before = moment
-    if fence.horizon is not None:
-        # By the clock of the store, which also dates the files: what a transaction writes that
-        # begins after the fence is not before it, even where times are cut to whole seconds.
-        later = [time for version, time in made.items() if version > manifest.version]
+    if plan.horizon is not None:
+        # Use the store's clock, which also dates the files: a transaction that begins after the
+        # commit writes no file dated before it, even if times are truncated to seconds.
+        later = [time for version, time in written_at.items() if version > manifest.version]
         before = min([moment, *later])
         if not later:
             raise StorageFailure(
                 f"Cannot vacuum {manifest.root}: the store does not list version "
-                f"{manifest.version + 1} of its manifest, which was just written. Try it again."
+                f"{manifest.version + 1} of its manifest, which was just written. Try again."
             )
-    first = fence.first or first_needed(manifest, over, made, before)
-    kept = frozenset(version for version in made if version >= first)
-    own_table = LanceTable(manifest.root.own(DIRECTORY), kept, only_newest=bool(fence.first))
-    leaves = _leaves(manifest, over.versions)
+    first = plan.oldest_version or find_first_needed(manifest, expiry, written_at, before)
+    kept_versions = frozenset(version for version in written_at if version >= first)
+    own_table = LanceTable(
+        manifest.root.subfolder(MANIFEST_DIRECTORY),
+        kept_versions,
+        keeps_only_newest=bool(plan.oldest_version),
+    )
+    leaves = _list_leaves(manifest, expiry.versions)
     leaves += [
-        LanceTable(location, frozenset(over.versions.get(name, ())))
-        for name, location in over.dropped.items()
+        LanceTable(location, frozenset(expiry.versions.get(name, ())))
+        for name, location in expiry.dropped.items()
     ]
-    leaves += [LanceTable(each.location, is_gone=True) for each in over.leaving]
-    leaves += _gone(manifest)
-    return debris(root, files, [own_table, *leaves], before, over.updates)
+    leaves += [LanceTable(each.location, is_unneeded=True) for each in expiry.leaving]
+    leaves += _list_unfinished_removals(manifest)
+    return find_debris(root, files, [own_table, *leaves], before, expiry.updates)
 
 
-def _gone(manifest: Manifest) -> list[LanceTable]:
-    """The leaves that an earlier vacuum has not removed completely."""
-    return [LanceTable(each.location, is_gone=True) for each in leaving_leaves(manifest)]
+def _list_unfinished_removals(manifest: Manifest) -> list[LanceTable]:
+    """Return the leaves that an earlier vacuum has not removed completely."""
+    return [LanceTable(each.location, is_unneeded=True) for each in read_leaving_leaves(manifest)]
 
 
-def _leaves(manifest: Manifest, needed: Mapping[str, set[int]]) -> list[LanceTable]:
-    """The leaves, each with the versions of it that are needed."""
+def _list_leaves(manifest: Manifest, needed: Mapping[str, set[int]]) -> list[LanceTable]:
+    """Return the leaves, each with the versions of it that are needed."""
     branches = branches_of(manifest)
     return [
         LanceTable(location, frozenset(needed.get(name, ())), name in branches)

@@ -1,11 +1,12 @@
-"""Verification: whether everything that a table needs is there, and is what was written."""
+"""Verification: check that every file a table needs exists and is unchanged since its write."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, overload
 
@@ -14,38 +15,42 @@ import pyarrow as pa
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata
 
+from phalanx.arguments import ProgressCallback
 from phalanx.errors import PhalanxError
-from phalanx.model.schema.grouping import positions
+from phalanx.model.schema.grouping import find_positions
 from phalanx.model.schema.schema import Schema
-from phalanx.model.specs.partition_key import keyed, keys_of
+from phalanx.model.specs.partition_key import group_by_partition, read_keys
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.planning.pruning.scan_plan import LOCATION, OBJECT_ID, counted
+from phalanx.planning.formatting import format_count
+from phalanx.planning.pruning.leaf_columns import LEAF_LOCATION, LEAF_OBJECT_ID
 from phalanx.storage.changes.updates import Updates
-from phalanx.storage.cleanup.expiry import expired
-from phalanx.storage.cleanup.unlisted import main_versions
-from phalanx.storage.commit.history_rows import snapshots_in
+from phalanx.storage.cleanup.expiry import plan_expiry
+from phalanx.storage.cleanup.unlisted import list_main_versions
+from phalanx.storage.commit.history_rows import list_snapshots
 from phalanx.storage.lance.checksums import (
     TableFiles,
-    data_files,
-    deletion_file,
-    file_of,
-    path_of,
-    version_files,
+    checksum_path,
+    checksummed_path,
+    data_file_paths,
+    deletion_file_path,
+    record_missing,
+    version_file_paths,
 )
-from phalanx.storage.lance.failures import reading
+from phalanx.storage.lance.failures import translate_read_errors
 from phalanx.storage.lance.files import Folder, StoredFile
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.lance.scanning import table_of
-from phalanx.storage.leaf.path_values import PathValues, path_values
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.lance.scanning import scan_table
+from phalanx.storage.leaf.path_values import PathValues, list_path_values
 from phalanx.storage.leaf.reading import LeafScan
-from phalanx.storage.manifest.dropped import with_dropped
-from phalanx.storage.manifest.manifest import DIRECTORY, Manifest
+from phalanx.storage.manifest.changes import write_properties
+from phalanx.storage.manifest.dropped import include_dropped
+from phalanx.storage.manifest.manifest import MANIFEST_DIRECTORY, Manifest
 from phalanx.storage.manifest.pins import branch_of
-from phalanx.storage.state.table_state import LeafListing
+from phalanx.storage.state.table_state import TableState
 from phalanx.table.history import snapshots as history
 
-Kind: TypeAlias = Literal[
+DamageKind: TypeAlias = Literal[
     "manifest",
     "missing-table",
     "missing-file",
@@ -58,24 +63,23 @@ Kind: TypeAlias = Literal[
     "index",
     "updates",
 ]
-Progress: TypeAlias = Callable[[int, int], None]
-_NOTHING_EXPIRED = datetime.min.replace(tzinfo=UTC)
+_BEGINNING_OF_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that is not as it was written: in which table of the namespace, and where.
+    """A difference between what was written and what is stored.
 
-    `path` is that of the file, where it is about one.
+    `location` is the Lance table affected, `path` the file in it, if a single file is affected.
     """
 
-    kind: Kind
+    kind: DamageKind
     message: str
     location: str
     path: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as JSON has it."""
+        """Return the finding as JSON values."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
@@ -84,7 +88,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verified(Sequence[Damage]):
-    """What was found: nothing where all is well; and how much was looked at."""
+    """The findings of a verification, empty if all is well, and how much was checked."""
 
     findings: tuple[Damage, ...]
     tables: int
@@ -95,11 +99,11 @@ class Verified(Sequence[Damage]):
     rows: int | None
 
     @overload
-    def __getitem__(self, place: int) -> Damage: ...
+    def __getitem__(self, index: int) -> Damage: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[Damage, ...]: ...
-    def __getitem__(self, place: int | slice) -> Damage | tuple[Damage, ...]:
-        return self.findings[place]
+    def __getitem__(self, index: slice) -> tuple[Damage, ...]: ...
+    def __getitem__(self, index: int | slice) -> Damage | tuple[Damage, ...]:
+        return self.findings[index]
 
     def __len__(self) -> int:
         return len(self.findings)
@@ -112,7 +116,7 @@ class Verified(Sequence[Damage]):
     __hash__ = None  # type: ignore[assignment]
 
     def to_dict(self) -> dict[str, Any]:
-        """The findings as JSON has them."""
+        """Return the findings as JSON values."""
         return {
             "findings": [each.to_dict() for each in self.findings],
             "tables": self.tables,
@@ -124,30 +128,32 @@ class Verified(Sequence[Damage]):
         }
 
     def __str__(self) -> str:
-        looked = [
-            counted(self.tables, "table"),
-            counted(self.versions, "version"),
-            f"{counted(self.files, 'file')} ({self.checksums:,} by their checksums)",
+        checked = [
+            format_count(self.tables, "table"),
+            format_count(self.versions, "version"),
+            f"{format_count(self.files, 'file')} ({self.checksums:,} by their checksums)",
         ]
         if self.rows is not None:
-            looked.append(counted(self.rows, "row"))
-        verdict = "all is well" if not self.findings else counted(len(self.findings), "finding")
-        lines = [*map(str, self.findings), f"{verdict}: {', '.join(looked)}"]
+            checked.append(format_count(self.rows, "row"))
+        verdict = (
+            "all is well" if not self.findings else format_count(len(self.findings), "finding")
+        )
+        lines = [*map(str, self.findings), f"{verdict}: {', '.join(checked)}"]
         if self.rows is None:
-            lines.append("Not looked at: the rows (deep).")
+            lines.append("Not checked: the rows (use deep).")
         if without := self.files - self.checksums:
             lines.append(
-                f"{counted(without, 'file')} without a checksum: another value in one would not be "
-                "noticed (set_checksums; the hive layout has none)."
+                f"{format_count(without, 'file')} without a checksum: a changed value in one would "
+                "go unnoticed (see set_checksums; the hive layout has none)."
             )
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """A Lance table of the namespace, and the versions of it that are read; None is the newest.
+class _StoredTable:
+    """A Lance table of the namespace and the versions of it that snapshots read.
 
-    The manifest itself has no key.
+    Version None is the newest. The manifest has no spec and no key.
     """
 
     location: Location
@@ -158,8 +164,8 @@ class _Stored:
 
 
 @dataclass(slots=True)
-class _Looked:
-    """What one table showed."""
+class _TableReport:
+    """The findings and counts of one Lance table."""
 
     findings: list[Damage]
     versions: int = 0
@@ -169,112 +175,122 @@ class _Looked:
     rows: int = 0
 
 
-def verify(listing: LeafListing, deep: bool = False, progress: Progress | None = None) -> Verified:
-    """Look at every file that a retained snapshot needs; with `deep` also at every row."""
-    findings = verify_manifest(listing.root)
-    tables: list[_Stored] = []
+def verify(
+    state: TableState, deep: bool = False, progress: ProgressCallback | None = None
+) -> Verified:
+    """Check every file that a retained snapshot needs; with `deep`, also read every row."""
+    findings = verify_manifest(state.root)
+    tables: list[_StoredTable] = []
     if not findings:
-        tables, findings = _tables(listing)
-    schema = listing.properties.schema
+        tables, findings = _list_tables(state)
+    schema = state.properties.schema
     done, lock = 0, threading.Lock()
 
-    def look(table: _Stored) -> _Looked:
+    def verify_table(table: _StoredTable) -> _TableReport:
         nonlocal done
-        found = _Table(table, schema, deep).look()
+        found = _TableVerifier(table, schema, deep).verify()
         with lock:
             done += 1
             if progress is not None:
                 progress(done, len(tables))
         return found
 
-    looked = in_parallel(look, tables)
+    reports = map_parallel(verify_table, tables)
     return Verified(
-        (*findings, *(each for table in looked for each in table.findings)),
-        len(looked),
-        sum(each.versions for each in looked),
-        sum(each.files for each in looked),
-        sum(each.bytes for each in looked),
-        sum(each.checksums for each in looked),
-        sum(each.rows for each in looked) if deep else None,
+        (*findings, *(each for table in reports for each in table.findings)),
+        len(reports),
+        sum(each.versions for each in reports),
+        sum(each.files for each in reports),
+        sum(each.bytes for each in reports),
+        sum(each.checksums for each in reports),
+        sum(each.rows for each in reports) if deep else None,
     )
 
 
 def verify_manifest(root: Location) -> list[Damage]:
-    """What the checksums of the manifest tell, if it has any, without opening it."""
-    place = root.own(DIRECTORY)
-    files = {file.path for file in Folder(place).files()} if _is_there(place) else set()
-    recorded = [path for each in files if (path := file_of(each)) is not None and path in files]
-    store = TableFiles(place) if recorded else None
+    """Check the files of the manifest that have a checksum, without opening the manifest."""
+    location = root.subfolder(MANIFEST_DIRECTORY)
+    files = {file.path for file in Folder(location).list_files()} if _exists(location) else set()
+    recorded = [
+        path for each in files if (path := checksummed_path(each)) is not None and path in files
+    ]
+    store = TableFiles(location) if recorded else None
 
-    def look(path: str) -> Damage | None:
+    def check(path: str) -> Damage | None:
         assert store is not None
-        return _by_checksum(store, path)
+        return _check_checksum(store, path)
 
-    return [each for each in in_parallel(look, sorted(recorded)) if each is not None]
+    return [each for each in map_parallel(check, sorted(recorded)) if each is not None]
 
 
-def _is_there(location: Location) -> bool:
+def _exists(location: Location) -> bool:
     try:
-        return bool(Folder(location).folders())
+        return bool(Folder(location).list_folders())
     except PhalanxError:
         return False
 
 
-def _by_checksum(store: TableFiles, path: str) -> Damage | None:
-    place = str(store.location)
+def _check_checksum(store: TableFiles, path: str) -> Damage | None:
+    location = str(store.location)
     try:
         wrong = store.check(path)
     except PhalanxError as error:
-        return Damage("unreadable", str(error), place, path)
+        return Damage("unreadable", str(error), location, path)
     if wrong is None:
         return None
-    return Damage("wrong-checksum", f"{place}/{path} is damaged: {wrong}. {_RESTORE}", place, path)
+    return Damage(
+        "wrong-checksum", f"{location}/{path} is damaged: {wrong}. {_RESTORE}", location, path
+    )
 
 
 _RESTORE = "Restore it from a copy."
 
 
-def _tables(listing: LeafListing) -> tuple[list[_Stored], list[Damage]]:
-    """All tables with the versions that are read, and what is wrong with the history."""
+def _list_tables(state: TableState) -> tuple[list[_StoredTable], list[Damage]]:
+    """Return all tables with the versions that are read, and what is wrong with the history."""
     needed: Mapping[str, set[int]] = {}
     findings: list[Damage] = []
-    tables: list[_Stored] = []
-    whole = listing
-    if isinstance(listing, Manifest):
-        versions = {listing.version}
-        if listing.properties.mode == "strong":
-            whole = with_dropped(listing)
-            over = expired(listing, _NOTHING_EXPIRED)
-            needed = over.versions
-            findings += _updates(listing.root, over.updates)
-            of_snapshots, lost = _manifest_versions(listing)
-            versions |= of_snapshots
+    tables: list[_StoredTable] = []
+    whole = state
+    if isinstance(state, Manifest):
+        versions = {state.version}
+        if state.properties.mode == "strong":
+            whole = include_dropped(state)
+            expiry = plan_expiry(state, _BEGINNING_OF_TIME)
+            needed = expiry.versions
+            findings += _check_updates(state.root, expiry.updates)
+            snapshot_versions, lost = _find_manifest_versions(state)
+            versions |= snapshot_versions
             findings += lost
-        tables.append(_Stored(listing.root.own(DIRECTORY), tuple(sorted(versions))))
-    schema, versions_now = listing.properties.schema, whole.versions()
-    for number, leaves in whole.leaves().items():
-        spec = listing.properties.specs[number]
-        told = tuple(
+        tables.append(
+            _StoredTable(state.root.subfolder(MANIFEST_DIRECTORY), tuple(sorted(versions)))
+        )
+    schema, versions_now = state.properties.schema, whole.leaf_versions()
+    for number, leaves in whole.list_leaves().items():
+        spec = state.properties.specs[number]
+        fields = tuple(
             field
             for field in spec.fields
             if all(schema.path_of(source) is not None for source in field.source_ids)
         )
-        gone = [field.field_id for field in spec.fields if field not in told]
-        keys = whole.keys_of_leaves(number, leaves).drop_columns(gone)
-        paths = path_values(leaves, listing.path_columns)
-        names, places = (leaves.column(name).to_pylist() for name in (OBJECT_ID, LOCATION))
-        for row, (name, place, path) in enumerate(zip(names, places, paths, strict=True)):
+        dropped_ids = [field.field_id for field in spec.fields if field not in fields]
+        keys = whole.leaf_keys(number, leaves).drop_columns(dropped_ids)
+        paths = list_path_values(leaves, state.path_columns)
+        names, locations = (
+            leaves.column(name).to_pylist() for name in (LEAF_OBJECT_ID, LEAF_LOCATION)
+        )
+        for row, (name, location, path) in enumerate(zip(names, locations, paths, strict=True)):
             read = {versions_now.get(name)}
             # Versions of a branch are in its own folder.
-            if branch_of(place.partition("/tree/")[0], place) is None:
+            if branch_of(location.partition("/tree/")[0], location) is None:
                 read |= needed.get(name, set())
             if len(read) > 1:
                 read.discard(None)
             tables.append(
-                _Stored(
-                    listing.root.child(place),
+                _StoredTable(
+                    state.root.leaf(location),
                     tuple(sorted(read, key=lambda version: version or 0)),
-                    dataclasses.replace(spec, fields=told),
+                    dataclasses.replace(spec, fields=fields),
                     keys.slice(row, 1),
                     path,
                 )
@@ -282,137 +298,139 @@ def _tables(listing: LeafListing) -> tuple[list[_Stored], list[Damage]]:
     return tables, findings
 
 
-def _updates(root: Location, names: frozenset[str]) -> list[Damage]:
-    def look(name: str) -> Damage | None:
+def _check_updates(root: Location, names: frozenset[str]) -> list[Damage]:
+    def check(name: str) -> Damage | None:
         try:
             Updates.read(root, name)
         except PhalanxError as error:
             return Damage("updates", str(error), str(root), name)
         return None
 
-    return [each for each in in_parallel(look, sorted(names)) if each is not None]
+    return [each for each in map_parallel(check, sorted(names)) if each is not None]
 
 
-def _manifest_versions(manifest: Manifest) -> tuple[set[int], list[Damage]]:
-    """The versions of the manifest that snapshots are read by."""
+def _find_manifest_versions(manifest: Manifest) -> tuple[set[int], list[Damage]]:
+    """Return the versions of the manifest that snapshots are read from."""
 
-    def look(number: int) -> int | Damage:
+    def find(number: int) -> int | Damage:
         try:
-            return history.at(manifest, number).version
+            return history.open_snapshot(manifest, number).version
         except PhalanxError as error:
             return Damage("manifest", f"Snapshot {number}: {error}", str(manifest.root))
 
-    found = in_parallel(look, [int(each["id"]) for each in snapshots_in(manifest)])
+    found = map_parallel(find, [int(each["id"]) for each in list_snapshots(manifest)])
     return (
         {each for each in found if isinstance(each, int)},
         [each for each in found if isinstance(each, Damage)],
     )
 
 
-class _Table:
-    """One Lance table that is looked at."""
+class _TableVerifier:
+    """The verification of one Lance table."""
 
-    def __init__(self, table: _Stored, schema: Schema, deep: bool) -> None:
+    def __init__(self, table: _StoredTable, schema: Schema, deep: bool) -> None:
         self.table, self.schema, self.deep = table, schema, deep
-        # No cache may answer for what is stored.
-        self.place = dataclasses.replace(table.location, has_reused_paths=True)
-        self.found = _Looked([])
+        # Read from storage, never from a cache.
+        self.location = dataclasses.replace(table.location, has_reused_paths=True)
+        self.report = _TableReport([])
         self.files: dict[str, int] = {}
         self.store = TableFiles(table.location)
-        # Which files are as they should be, and the fragments that were read.
-        self.sound: dict[str, bool] = {}
-        self.read: set[tuple[object, ...]] = set()
+        # The files checked so far with their results, and the fragments read so far.
+        self.is_sound_by_path: dict[str, bool] = {}
+        self.checked_fragments: set[tuple[object, ...]] = set()
 
-    def look(self) -> _Looked:
-        """Everything that its versions need."""
+    def verify(self) -> _TableReport:
+        """Check everything that the versions of the table need."""
         try:
-            listed = Folder(self.place).files()
+            listed = Folder(self.location).list_files()
         except PhalanxError as error:
-            self._tell("missing-table", str(error))
-            return self.found
+            self._add_finding("missing-table", str(error))
+            return self.report
         self.files = {file.path: file.bytes for file in listed}
-        newest = max(main_versions(listed), default=None)
-        self._look_for_newer(listed, newest or 0)
+        newest = max(list_main_versions(listed), default=None)
+        self._check_newest_version(listed, newest or 0)
         for version in self.table.versions:
             wanted = newest if version is None else version
             if wanted is None:
-                self._tell("missing-table", f"{self.place} has no version. {_RESTORE}")
+                self._add_finding("missing-table", f"{self.location} has no version. {_RESTORE}")
                 continue
-            self.found.versions += 1
-            self._look_at(wanted, is_last=version == self.table.versions[-1])
-        return self.found
+            self.report.versions += 1
+            self._check_version(wanted, is_last=version == self.table.versions[-1])
+        return self.report
 
-    def _look_for_newer(self, listed: Sequence[StoredFile], newest: int) -> None:
-        """A version that was there: without it Lance takes the one before for the newest."""
-        recorded = main_versions(
+    def _check_newest_version(self, listed: Sequence[StoredFile], newest: int) -> None:
+        """Report a lost newest version: Lance would silently read the one before it."""
+        recorded = list_main_versions(
             dataclasses.replace(file, path=path)
             for file in listed
-            if (path := file_of(file.path)) is not None
+            if (path := checksummed_path(file.path)) is not None
         )
-        known = max([*recorded, self.store.hinted_version()])
+        known = max([*recorded, self.store.read_version_hint()])
         if known > newest:
-            path = version_files(known)[0]
-            self._tell(
+            path = version_file_paths(known)[0]
+            self._add_finding(
                 "missing-file",
-                f"Version {known} of {self.place} was there, and the newest is {newest}: an older "
-                f"state is read in its place. {_RESTORE}",
+                f"Version {known} of {self.location} is gone, so readers see version {newest}. "
+                f"{_RESTORE}",
                 path,
             )
 
-    def _look_at(self, version: int, is_last: bool) -> None:
-        there = [path for path in version_files(version) if path in self.files]
-        if not there:
-            path = version_files(version)[0]
-            self._tell("missing-file", f"Version {version} of {self.place} is gone.", path)
+    def _check_version(self, version: int, is_last: bool) -> None:
+        existing = [path for path in version_file_paths(version) if path in self.files]
+        if not existing:
+            path = version_file_paths(version)[0]
+            self._add_finding(
+                "missing-file", f"Version {version} of {self.location} is gone.", path
+            )
             return
-        if not self._is_sound(there[0], None):
+        if not self._is_sound(existing[0], None):
             return
         try:
-            with reading(f"open {self.place} in version {version}"):
-                dataset = self.place.open_leaf(version)
+            with translate_read_errors(f"open {self.location} in version {version}"):
+                dataset = self.location.open_leaf(version)
                 fragments = [each.metadata for each in dataset.get_fragments()]
                 indexes = list(dataset.describe_indices()) if dataset.has_index else []
         except PhalanxError as error:
-            self._tell("unreadable", str(error), there[0])
+            self._add_finding("unreadable", str(error), existing[0])
             return
-        sound = [fragment for fragment in fragments if self._has_files(fragment)]
+        sound = [fragment for fragment in fragments if self._has_sound_files(fragment)]
         for fragment in sound:
-            self._read(dataset, fragment)
+            self._check_fragment(dataset, fragment)
         for index in indexes:
-            # What an index covers is counted without deleted rows.
-            self._look_at_index(dataset, fragments, index, is_last and len(sound) == len(fragments))
+            # The statistics of an index do not count deleted rows.
+            self._check_index(dataset, fragments, index, is_last and len(sound) == len(fragments))
 
     # ── files ────────────────────────────────────────────────────────────────────────────────
 
-    def _has_files(self, fragment: FragmentMetadata) -> bool:
-        """Whether the files of a fragment are there, with the right size, content and rows."""
+    def _has_sound_files(self, fragment: FragmentMetadata) -> bool:
+        """Return whether all files of a fragment exist with the right size, content and rows."""
         sizes = {f"data/{file.path}": file.file_size_bytes for file in fragment.files}
         all_sound = True
-        for path in data_files([fragment]):
-            first = path not in self.sound
+        for path in data_file_paths([fragment]):
+            first = path not in self.is_sound_by_path
             is_sound = self._is_sound(path, sizes.get(path))
             if is_sound and first:
-                self.sound[path] = is_sound = self._opens(path, fragment)
+                self.is_sound_by_path[path] = is_sound = self._is_sound_data_file(path, fragment)
             all_sound &= is_sound
-        if (path := deletion_file(fragment) or "") and self._is_sound(path, None):
-            self.sound[path] = self._has_deletions(path, fragment)
-        return all_sound and self.sound.get(path, True)
+        if (path := deletion_file_path(fragment) or "") and self._is_sound(path, None):
+            self.is_sound_by_path[path] = self._is_sound_deletion_file(path, fragment)
+        return all_sound and self.is_sound_by_path.get(path, True)
 
-    def _has_deletions(self, path: str, fragment: FragmentMetadata) -> bool:
-        """Whether a file of deleted rows is one: Lance aborts the process over some others."""
+    def _is_sound_deletion_file(self, path: str, fragment: FragmentMetadata) -> bool:
+        """Return whether a deletion file is valid: Lance aborts the process on some damage."""
         if not path.endswith(".arrow"):
             return True
         try:
-            with reading(f"read {self.place}/{path}"):
-                rows = pa.ipc.open_file(pa.py_buffer(self.store.content(path))).read_all()
+            with translate_read_errors(f"read {self.location}/{path}"):
+                rows = pa.ipc.open_file(pa.py_buffer(self.store.read_bytes(path))).read_all()
                 rows.validate(full=True)
         except PhalanxError as error:
-            self._tell("unreadable", str(error), path)
+            self._add_finding("unreadable", str(error), path)
             return False
         if rows.num_rows != fragment.num_deletions:
-            self._tell(
+            self._add_finding(
                 "wrong-row-count",
-                f"{self.place}/{path} deletes {counted(rows.num_rows, 'row')}, expected "
+                f"{self.location}/{path} deletes {format_count(rows.num_rows, 'row')}, expected "
                 f"{fragment.num_deletions:,}. {_RESTORE}",
                 path,
             )
@@ -420,68 +438,68 @@ class _Table:
         return True
 
     def _is_sound(self, path: str, size: int | None) -> bool:
-        """Whether a file is there, and is what was written as far as anybody can tell."""
-        if path in self.sound:
-            return self.sound[path]
-        self.found.files += 1
-        self.found.bytes += self.files.get(path, 0)
-        self.sound[path] = False
+        """Return whether a file exists with the right size and, if it has a checksum, content."""
+        if path in self.is_sound_by_path:
+            return self.is_sound_by_path[path]
+        self.report.files += 1
+        self.report.bytes += self.files.get(path, 0)
+        self.is_sound_by_path[path] = False
         if path not in self.files:
-            self._tell("missing-file", f"{self.place}/{path} is gone. {_RESTORE}", path)
+            self._add_finding("missing-file", f"{self.location}/{path} is gone. {_RESTORE}", path)
         elif size not in (None, 0, self.files[path]):
-            self._tell(
+            self._add_finding(
                 "wrong-size",
-                f"{self.place}/{path} has {self.files[path]:,} bytes, expected {size:,}. "
+                f"{self.location}/{path} has {self.files[path]:,} bytes, expected {size:,}. "
                 f"{_RESTORE}",
                 path,
             )
-        elif path_of(path) in self.files:
-            self.found.checksums += 1
-            damage = _by_checksum(self.store, path)
+        elif checksum_path(path) in self.files:
+            self.report.checksums += 1
+            damage = _check_checksum(self.store, path)
             if damage is None:
-                self.sound[path] = True
+                self.is_sound_by_path[path] = True
             else:
-                self.found.findings.append(damage)
+                self.report.findings.append(damage)
         else:
-            self.sound[path] = True
-            # Versions are only read by Lance as a whole, and those of stock clients have none.
-            if self.place.checksums and not path.startswith("_versions/"):
-                self._tell(
+            self.is_sound_by_path[path] = True
+            # Lance reads version files as a whole, and stock clients write no checksums of them.
+            if self.location.checksums and not path.startswith("_versions/"):
+                self._add_finding(
                     "no-checksum",
-                    f"{self.place}/{path} has no checksum: a writer without them wrote it, or one "
-                    "died before. Write what is missing with set_checksums(True).",
+                    f"{self.location}/{path} has no checksum: its writer does not write checksums, "
+                    "or died before it did. Write the missing ones with set_checksums(True).",
                     path,
                 )
-        return self.sound[path]
+        return self.is_sound_by_path[path]
 
-    def _opens(self, path: str, fragment: FragmentMetadata) -> bool:
+    def _is_sound_data_file(self, path: str, fragment: FragmentMetadata) -> bool:
         try:
-            with reading(f"open {self.place}/{path}"):
+            with translate_read_errors(f"open {self.location}/{path}"):
                 reader = LanceFileReader(
-                    f"{self.place.uri}/{path}", storage_options=self.place.storage_options
+                    f"{self.location.uri}/{path}", storage_options=self.location.storage_options
                 )
                 rows = int(reader.metadata().num_rows)
         except PhalanxError as error:
-            self._tell("unreadable", str(error), path)
+            self._add_finding("unreadable", str(error), path)
             return False
         if rows != fragment.physical_rows:
-            self._tell(
+            self._add_finding(
                 "wrong-row-count",
-                f"{self.place}/{path} has {counted(rows, 'row')}, expected "
+                f"{self.location}/{path} has {format_count(rows, 'row')}, expected "
                 f"{fragment.physical_rows:,}. {_RESTORE}",
                 path,
             )
             return False
         return True
 
-    def _look_at_index(
+    def _check_index(
         self,
         dataset: lance.LanceDataset,
         fragments: Sequence[FragmentMetadata],
         index: Any,
         is_last: bool,
     ) -> None:
-        """The files of an index; and with `deep`, in the newest version, whether it can be used."""
+        """Check the files of an index and, with `deep` in the newest version, its row count."""
         all_sound = True
         for segment in index.segments:
             folder = f"_indices/{segment.uuid}/"
@@ -491,103 +509,127 @@ class _Table:
             size = sum(self.files[path] for path in paths)
             if not paths or (segment.size_bytes and size != segment.size_bytes):
                 all_sound = False
-                if folder not in self.sound:
-                    self._tell(
+                if folder not in self.is_sound_by_path:
+                    self._add_finding(
                         "index",
-                        f"The index {index.name} of {self.place} has {size:,} bytes in {folder}, "
-                        f"expected {segment.size_bytes or 0:,}. Drop the index, and create it "
-                        "again.",
+                        f"The index {index.name} of {self.location} has {size:,} bytes in "
+                        f"{folder}, expected {segment.size_bytes or 0:,}. Drop the index and "
+                        "create it again.",
                         folder,
                     )
-                self.sound[folder] = False
+                self.is_sound_by_path[folder] = False
             for path in paths:
                 all_sound &= self._is_sound(path, None)
         if not (self.deep and is_last and all_sound):
             return
         try:
-            with reading(f"read the index {index.name} of {self.place}"):
-                said = dataset.stats.index_stats(index.name)
-                known = int(said["num_indexed_rows"]) + int(said["num_unindexed_rows"])
+            with translate_read_errors(f"read the index {index.name} of {self.location}"):
+                stats = dataset.stats.index_stats(index.name)
+                known = int(stats["num_indexed_rows"]) + int(stats["num_unindexed_rows"])
         except PhalanxError as error:
-            self._tell("index", str(error))
+            self._add_finding("index", str(error))
             return
         if known != sum(each.num_rows for each in fragments):
-            self._tell(
+            self._add_finding(
                 "index",
-                f"The index {index.name} of {self.place} knows {counted(known, 'row')}, expected "
-                f"{sum(each.num_rows for each in fragments):,}. Drop it, and create it again.",
+                f"The index {index.name} of {self.location} counts {format_count(known, 'row')}, "
+                f"expected {sum(each.num_rows for each in fragments):,}. Drop it and create it "
+                "again.",
             )
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self, dataset: lance.LanceDataset, fragment: FragmentMetadata) -> None:
-        """The rows of a fragment: which are deleted; with `deep` all of them."""
-        contents = (*data_files([fragment]), deletion_file(fragment))
-        if contents in self.read:
+    def _check_fragment(self, dataset: lance.LanceDataset, fragment: FragmentMetadata) -> None:
+        """Check which rows of a fragment are deleted; with `deep`, read all of them."""
+        contents = (*data_file_paths([fragment]), deletion_file_path(fragment))
+        if contents in self.checked_fragments:
             return
-        self.read.add(contents)
+        self.checked_fragments.add(contents)
         try:
             if self.deep and self.table.spec is not None:
-                rows = self._read_rows(dataset.version, fragment)
-                self.found.rows += rows
+                rows = self._check_rows(dataset.version, fragment)
+                self.report.rows += rows
             elif self.deep or fragment.deletion_file is not None:
                 chosen = [dataset.get_fragment(fragment.id)]
                 columns: list[str] | None = None if self.deep else []
-                found = table_of(dataset, columns=columns, fragments=chosen, with_row_address=True)
-                with reading(f"read {self.place}"):
+                found = scan_table(
+                    dataset, columns=columns, fragments=chosen, with_row_address=True
+                )
+                with translate_read_errors(f"read {self.location}"):
                     found.validate(full=True)
                 rows = found.num_rows
             else:
                 return
         except PhalanxError as error:
-            self._tell("unreadable", f"Fragment {fragment.id}: {error}", contents[0])
+            self._add_finding("unreadable", f"Fragment {fragment.id}: {error}", contents[0])
             return
         if rows != fragment.num_rows:
-            self._tell(
+            self._add_finding(
                 "wrong-row-count",
-                f"Fragment {fragment.id} of version {dataset.version} of {self.place} has "
-                f"{counted(rows, 'row')}, expected {fragment.num_rows:,}. {_RESTORE}",
+                f"Fragment {fragment.id} of version {dataset.version} of {self.location} has "
+                f"{format_count(rows, 'row')}, expected {fragment.num_rows:,}. {_RESTORE}",
                 contents[0],
             )
 
-    def _read_rows(self, version: int, fragment: FragmentMetadata) -> int:
+    def _check_rows(self, version: int, fragment: FragmentMetadata) -> int:
         table, rows = self.table, 0
         assert table.spec is not None
         assert table.key is not None
         scan = LeafScan(
-            self.place,
+            self.location,
             version,
             self.schema,
             self.schema.names,
             fragments=(fragment.id,),
             path=table.path,
         )
-        told = False
-        for batch in scan.batches():
+        is_reported = False
+        for batch in scan.read_batches():
             rows += batch.num_rows
-            with reading(f"read {self.place}"):
+            with translate_read_errors(f"read {self.location}"):
                 batch.validate(full=True)
-                keys = keyed(table.spec, batch, self.schema).keys
-                strangers = positions(keys, table.key) < 0
-            if strangers.any() and not told:
-                told = True
-                first, *_ = keys_of(keys.filter(pa.array(strangers)))
-                [own] = keys_of(table.key)
-                self._tell(
+                keys = group_by_partition(table.spec, batch, self.schema).keys
+                misplaced = find_positions(keys, table.key) < 0
+            if misplaced.any() and not is_reported:
+                is_reported = True
+                first, *_ = read_keys(keys.filter(pa.array(misplaced)))
+                [own] = read_keys(table.key)
+                self._add_finding(
                     "wrong-partition",
-                    f"Fragment {fragment.id} of {self.place} has rows of the partition "
-                    f"{first.values}, expected {own.values} alone. A scan that prunes leaves them "
-                    "out: delete them there, and append them again.",
-                    next(data_files([fragment]), None),
+                    f"Fragment {fragment.id} of {self.location} has rows of the partition "
+                    f"{first.values}, expected only {own.values}. A scan that prunes misses them: "
+                    "delete them there and append them again.",
+                    next(data_file_paths([fragment]), None),
                 )
         return rows
 
-    def _tell(self, kind: Kind, message: str, path: str | None = None) -> None:
-        self.found.findings.append(Damage(kind, message, str(self.place), path))
+    def _add_finding(self, kind: DamageKind, message: str, path: str | None = None) -> None:
+        self.report.findings.append(Damage(kind, message, str(self.location), path))
 
 
-def stored_versions(listing: LeafListing) -> Iterator[tuple[Location, int | None]]:
-    """Every table of a namespace, with every version of it that is read."""
-    for table in _tables(listing)[0]:
+def list_stored_versions(state: TableState) -> Iterator[tuple[Location, int | None]]:
+    """Yield every table of a namespace with every version of it that is read."""
+    for table in _list_tables(state)[0]:
         for version in table.versions:
             yield table.location, version
+
+
+def set_checksums(load_manifest: Callable[[], Manifest], enabled: bool) -> int:
+    """Turn checksums on or off; on, write those that are missing and return their number."""
+    now = load_manifest()
+    if now.properties.checksums != enabled:
+        write_properties(now, replace(now.properties, checksums=bool(enabled)))
+    if not enabled:
+        return 0
+
+    def record(versions: list[tuple[Location, int | None]]) -> int:
+        # Sequentially, because versions of a table share files.
+        return sum(
+            record_missing(location, location.open_leaf(each)) for location, each in versions
+        )
+
+    # Writers that start now see the property and write checksums themselves.
+    by_table: defaultdict[str, list[tuple[Location, int | None]]] = defaultdict(list)
+    for location, version in list_stored_versions(load_manifest()):
+        by_table[location.uri].append((location, version))
+    return sum(map_parallel(record, by_table.values()))

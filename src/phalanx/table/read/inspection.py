@@ -1,4 +1,4 @@
-"""What a table is made of, as Arrow tables."""
+"""The partitions, files and specs of a table as Arrow tables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from lance.fragment import FragmentMetadata
 
 from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.spec import PartitionField, PartitionSpec
-from phalanx.planning.pruning.scan_plan import LEAF_COLUMNS, Sizes, located
+from phalanx.planning.pruning.leaf_columns import LEAF_COLUMNS, list_leaf_versions
+from phalanx.planning.pruning.scan_plan import ScanSizes
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.state.table_state import LeafListing
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.state.table_state import TableState
 
-# Counting the bytes of more leaves than these takes longer than most scans.
-_MOST_MEASURED = 10_000
+# Measuring more leaves takes longer than most scans.
+_MAX_MEASURED = 10_000
 _SPEC_ID = "spec_id"
 _OWN_NAMES = {
     *(_SPEC_ID, "location", "read_version", "rows", "bytes"),
@@ -24,12 +25,12 @@ _OWN_NAMES = {
 }
 
 
-def partitions(manifest: LeafListing) -> pa.Table:
-    """Every leaf: its spec, its partition values, where it is, its rows and bytes."""
-    leaves = list(_leaves(manifest))
-    measured = in_parallel(lambda leaf: _fragments(*leaf[1:3]), leaves)
-    return with_keys(
-        manifest,
+def list_partitions(state: TableState) -> pa.Table:
+    """Return a row for each leaf: its spec, partition values, location, rows and bytes."""
+    leaves = list(_list_leaves(state))
+    measured = map_parallel(lambda leaf: _read_fragments(*leaf[1:3]), leaves)
+    return prepend_keys(
+        state,
         [1] * len(leaves),
         {
             "location": pa.array([location.uri for _, location, _ in leaves], pa.string()),
@@ -40,17 +41,17 @@ def partitions(manifest: LeafListing) -> pa.Table:
     )
 
 
-def files(manifest: LeafListing) -> pa.Table:
-    """Every fragment of every leaf: its files, rows, deleted rows and bytes."""
-    leaves = list(_leaves(manifest))
-    measured = in_parallel(lambda leaf: _fragments(*leaf[1:3]), leaves)
+def list_files(state: TableState) -> pa.Table:
+    """Return a row for each fragment of each leaf: its files, rows, deleted rows and bytes."""
+    leaves = list(_list_leaves(state))
+    measured = map_parallel(lambda leaf: _read_fragments(*leaf[1:3]), leaves)
     each = [
         (location.uri, fragment)
         for (_, location, _), fragments in zip(leaves, measured, strict=True)
         for fragment in fragments
     ]
-    return with_keys(
-        manifest,
+    return prepend_keys(
+        state,
         [len(fragments) for fragments in measured],
         {
             "location": pa.array([uri for uri, _ in each], pa.string()),
@@ -66,8 +67,8 @@ def files(manifest: LeafListing) -> pa.Table:
     )
 
 
-def specs(known: Mapping[int, PartitionSpec], schema: Schema) -> pa.Table:
-    """Every field of every spec: its place, its id, what it is made of, and its type."""
+def list_specs(specs: Mapping[int, PartitionSpec], schema: Schema) -> pa.Table:
+    """Return a row for each field of each spec: its position, id, source columns and type."""
     return pa.Table.from_pylist(
         [
             {
@@ -78,7 +79,7 @@ def specs(known: Mapping[int, PartitionSpec], schema: Schema) -> pa.Table:
                 "partition_by": field.label(schema),
                 "result_type": str(field.result_type),
             }
-            for number, spec in sorted(known.items())
+            for number, spec in sorted(specs.items())
             for position, field in enumerate(spec.fields)
         ],
         pa.schema(
@@ -94,46 +95,53 @@ def specs(known: Mapping[int, PartitionSpec], schema: Schema) -> pa.Table:
     )
 
 
-def sizes(manifest: LeafListing, planned: dict[int, pa.Table]) -> Sizes:
-    """The bytes of the planned leaves, and of all leaves unless there are too many."""
-    root = manifest.root
-    chosen = [leaf for leaves in planned.values() for leaf in located(leaves)]
+def measure_sizes(state: TableState, planned: dict[int, pa.Table]) -> ScanSizes:
+    """Return the bytes of the planned leaves, and of all leaves unless there are too many."""
+    root = state.root
+    chosen = [leaf for leaves in planned.values() for leaf in list_leaf_versions(leaves)]
 
     def measure(leaf: tuple[str, int | None]) -> int:
-        return sum(map(bytes_of, _fragments(root.child(leaf[0]), leaf[1])))
+        return sum(map(bytes_of, _read_fragments(root.leaf(leaf[0]), leaf[1])))
 
-    counted = dict(zip(chosen, in_parallel(measure, chosen), strict=True))
-    if manifest.total_partitions > _MOST_MEASURED:
-        return Sizes(sum(counted.values()), None)
-    everything = (leaf for leaves in manifest.leaves().values() for leaf in located(leaves))
+    counted = dict(zip(chosen, map_parallel(measure, chosen), strict=True))
+    if state.total_partitions > _MAX_MEASURED:
+        return ScanSizes(sum(counted.values()), None)
+    everything = (
+        leaf for leaves in state.list_leaves().values() for leaf in list_leaf_versions(leaves)
+    )
     others = [leaf for leaf in everything if leaf not in counted]
-    return Sizes(sum(counted.values()), sum(counted.values()) + sum(in_parallel(measure, others)))
+    return ScanSizes(
+        sum(counted.values()), sum(counted.values()) + sum(map_parallel(measure, others))
+    )
 
 
-def _leaves(manifest: LeafListing) -> Iterator[tuple[int, Location, int | None]]:
-    for spec_id, leaves in sorted(manifest.leaves().items()):
-        for location, version in located(leaves):
-            yield spec_id, manifest.root.child(location), version
+def _list_leaves(state: TableState) -> Iterator[tuple[int, Location, int | None]]:
+    for spec_id, leaves in sorted(state.list_leaves().items()):
+        for location, version in list_leaf_versions(leaves):
+            yield spec_id, state.root.leaf(location), version
 
 
-def _fragments(location: Location, version: int | None) -> list[FragmentMetadata]:
+def _read_fragments(location: Location, version: int | None) -> list[FragmentMetadata]:
     return [fragment.metadata for fragment in location.open_leaf(version).get_fragments()]
 
 
 def bytes_of(fragment: FragmentMetadata) -> int:
-    """The bytes of a fragment's data files."""
+    """Return the total size of a fragment's data files."""
     return sum(file.file_size_bytes or 0 for file in fragment.files)
 
 
-def with_keys(manifest: LeafListing, repeats: list[int], columns: dict[str, pa.Array]) -> pa.Table:
-    """The columns, and before them the partition key of each leaf, repeated as often as said."""
-    specs = manifest.properties.specs
+def prepend_keys(state: TableState, repeats: list[int], columns: dict[str, pa.Array]) -> pa.Table:
+    """Prepend the partition key of each leaf to the columns.
+
+    `repeats` has the number of rows of each leaf, in the order of `state.leaves()`.
+    """
+    specs = state.properties.specs
     fields: dict[str, PartitionField] = {}
     for spec in specs.values():
         fields |= {field.field_id: field for field in spec.fields}
     spec_ids: list[int] = []
     values: dict[str, list[Any]] = {field_id: [] for field_id in fields}
-    for spec_id, leaves in sorted(manifest.leaves().items()):
+    for spec_id, leaves in sorted(state.list_leaves().items()):
         spec_ids += [spec_id] * leaves.num_rows
         present = leaves.column_names[len(LEAF_COLUMNS) :]
         for field_id, field in fields.items():
@@ -152,11 +160,11 @@ def with_keys(manifest: LeafListing, repeats: list[int], columns: dict[str, pa.A
         )
         for name, parts in values.items()
     ]
-    names = [_SPEC_ID, *(shown_name(field) for field in fields.values())]
+    names = [_SPEC_ID, *(column_name(field) for field in fields.values())]
     keys = pa.table(arrays, names=names).take(rows)
     return pa.table([*keys.columns, *columns.values()], names=[*names, *columns])
 
 
-def shown_name(field: PartitionField) -> str:
-    """The name of a partition field among these columns: its id, unless that is one of them."""
+def column_name(field: PartitionField) -> str:
+    """Return the column name of a partition field: its id, unless a fixed column has that name."""
     return field.column if field.field_id in _OWN_NAMES else field.field_id

@@ -1,49 +1,48 @@
-"""Partitions by the values that a user names."""
+"""Lookup of partitions by partition values or object ids."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from phalanx.errors import PhalanxError
-from phalanx.model.specs.partition_key import PartitionKey, key_columns, keys_of
+from phalanx.errors import InvalidArgument, PhalanxError
+from phalanx.model.specs.partition_key import to_key_columns
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.planning.pruning.scan_plan import LOCATION, OBJECT_ID, READ_VERSION
+from phalanx.planning.pruning.leaf_columns import LEAF_LOCATION, LEAF_VERSION
 from phalanx.storage.lance.location import Location
-from phalanx.storage.state.table_state import LeafListing
+from phalanx.storage.state.table_state import TableState
 
 
-def leaf_with(manifest: LeafListing, values: Mapping[str, Any]) -> tuple[Location, int | None]:
-    """The one leaf with these partition values, the newest spec's first."""
-    specs = manifest.properties.specs
+def find_leaf(state: TableState, values: Mapping[str, Any]) -> tuple[Location, int | None]:
+    """Return the leaf with these partition values; the newest spec wins."""
+    specs = state.properties.specs
     for number in sorted(specs, reverse=True):
         spec = specs[number]
         if {field.field_id for field in spec.fields} != set(values):
             continue
-        found = manifest.of_partitions(_one_key(spec, values), number)
+        found = state.list_partition_leaves(_make_key(spec, values), number)
         if found.num_rows:
-            return _only_one(manifest, found, values)
+            return _choose_leaf(state, found, values)
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
     fields = "; ".join(
         f"v{number}: {', '.join(field.field_id for field in spec.fields)}"
         for number, spec in sorted(specs.items())
     )
     raise PhalanxError(
-        f"No partition has {shown or 'no values'}: expected a value for every field of a spec "
-        f"({fields}) that some rows have. See partitions()."
+        f"No partition has {shown or 'no values'}: expected a value for every field of one spec "
+        f"({fields}), and an existing partition. See partitions()."
     )
 
 
-def _only_one(
-    manifest: LeafListing, leaves: pa.Table, values: Mapping[str, Any]
+def _choose_leaf(
+    state: TableState, leaves: pa.Table, values: Mapping[str, Any]
 ) -> tuple[Location, int | None]:
-    """Of the leaves of one partition that which has all its rows; the first if there are none."""
+    """Return the only leaf of a partition that has rows, or the first if none has."""
     places = [
-        (manifest.root.child(row[LOCATION]), row[READ_VERSION])
-        for row in leaves.select([LOCATION, READ_VERSION]).to_pylist()
+        (state.root.leaf(row[LEAF_LOCATION]), row[LEAF_VERSION])
+        for row in leaves.select([LEAF_LOCATION, LEAF_VERSION]).to_pylist()
     ]
     if len(places) == 1:
         return places[0]
@@ -51,46 +50,36 @@ def _only_one(
     if len(filled) > 1:
         shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
         raise PhalanxError(
-            f"The partition {shown} has {len(filled)} leaves with rows, which are no one Lance "
-            f"table: {' and '.join(str(location) for location, _ in filled)}. Another writer has "
-            "listed them. Unite them with rewrite(), or read all of them with scan()."
+            f"The partition {shown} has {len(filled)} leaves with rows, expected one: "
+            f"{' and '.join(str(location) for location, _ in filled)}. Another writer listed "
+            "them. Combine them with rewrite(), or read all of them with scan()."
         )
     return (filled or places)[0]
 
 
-def keys_named(manifest: LeafListing, object_ids: Iterable[str]) -> list[PartitionKey]:
-    """The partition keys of the leaves with these object ids."""
-    wanted = pa.array(object_ids, pa.string())
-    found: list[PartitionKey] = []
-    for number, leaves in sorted(manifest.leaves().items()):
-        chosen = leaves.filter(pc.is_in(leaves.column(OBJECT_ID), wanted))
-        found += keys_of(manifest.keys_of_leaves(number, chosen))
-    return found
-
-
-def _one_key(spec: PartitionSpec, values: Mapping[str, Any]) -> pa.Table:
+def _make_key(spec: PartitionSpec, values: Mapping[str, Any]) -> pa.Table:
     columns = []
     for field in spec.fields:
         value = values[field.field_id]
         try:
             column = pa.array([value], field.result_type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError):
-            raise PhalanxError(
+            raise InvalidArgument(
                 f"Partition field {field.field_id!r} has values of type {field.result_type}, "
                 f"not {value!r}."
             ) from None
         columns.append(column)
-    return key_columns(
+    return to_key_columns(
         spec.id, pa.table(columns, names=[field.field_id for field in spec.fields]), 1
     )
 
 
-def named_key(values: Mapping[str, Any], spec: PartitionSpec) -> pa.Table:
-    """The partition key of a spec that the values name, all of them and no others."""
+def key_from_values(values: Mapping[str, Any], spec: PartitionSpec) -> pa.Table:
+    """Return the partition key with these values, which must name exactly the spec's fields."""
     expected = [field.field_id for field in spec.fields]
     if set(values) != set(expected):
-        raise PhalanxError(
+        raise InvalidArgument(
             f"Cannot take {', '.join(values)} as partition values: expected exactly "
             f"{', '.join(expected) or 'none'}, the fields of spec v{spec.id}."
         )
-    return _one_key(spec, values)
+    return _make_key(spec, values)

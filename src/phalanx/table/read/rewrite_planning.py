@@ -1,4 +1,4 @@
-"""The files of a table that want a rewrite, by our own plan over the fragments of its leaves."""
+"""Planning of a rewrite: which fragments of which leaves are rewritten together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata
 
-from phalanx.model.specs.partition_key import PartitionKey, keys_of
-from phalanx.planning.pruning.scan_plan import OBJECT_ID, located
+from phalanx.model.specs.partition_key import PartitionKey, read_keys
+from phalanx.planning.pruning.leaf_columns import LEAF_OBJECT_ID, list_leaf_versions
 from phalanx.planning.rewrite import (
     MultiSpecPartitionFilter,
     RewriteDataFilesPlanner,
@@ -21,14 +21,14 @@ from phalanx.planning.rewrite import (
     file_entries,
 )
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
-from phalanx.storage.state.table_state import LeafListing
+from phalanx.storage.lance.parallel import map_parallel
+from phalanx.storage.state.table_state import TableState
 from phalanx.table.read.inspection import bytes_of
 
 
 @dataclass(frozen=True, slots=True)
-class FileLeaf:
-    """A leaf of the plan, in the version that it was planned for."""
+class PlannedLeaf:
+    """A leaf of the plan, at the version that it was planned for."""
 
     key: PartitionKey
     object_id: str
@@ -39,38 +39,43 @@ class FileLeaf:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFiles:
-    """A plan of a rewrite, and for each file in it the leaf and the fragment that it is."""
+    """A rewrite plan, with the leaf and the fragment id of each file in it."""
 
     plan: RewritePlan
-    _places: Mapping[str, tuple[FileLeaf, int]]
+    _leaf_by_path: Mapping[str, tuple[PlannedLeaf, int]]
 
     @property
-    def leaves(self) -> list[FileLeaf]:
-        """Every leaf with files that the filter keeps, also those of which none is rewritten."""
-        return list({leaf.object_id: leaf for leaf, _ in self._places.values()}.values())
+    def leaves(self) -> list[PlannedLeaf]:
+        """All leaves with files that pass the filter, including leaves that are not rewritten."""
+        return list({leaf.object_id: leaf for leaf, _ in self._leaf_by_path.values()}.values())
 
-    def leaf(self, group: RewriteGroup) -> FileLeaf:
-        """The leaf that the files of a group are in."""
-        return self._places[group.files[0].path][0]
+    def leaf_of(self, group: RewriteGroup) -> PlannedLeaf:
+        """Return the leaf that holds the files of a group."""
+        return self._leaf_by_path[group.files[0].path][0]
 
-    def fragments(self, group: RewriteGroup) -> tuple[int, ...]:
-        """The numbers of the fragments in a group."""
-        return tuple(self._places[file.path][1] for file in group.files)
+    def fragment_ids(self, group: RewriteGroup) -> tuple[int, ...]:
+        """Return the ids of the fragments in a group."""
+        return tuple(self._leaf_by_path[file.path][1] for file in group.files)
 
-    def by_leaf(self, groups: Iterable[RewriteGroup]) -> list[tuple[FileLeaf, list[RewriteGroup]]]:
-        """The groups of each leaf."""
-        found: dict[str, tuple[FileLeaf, list[RewriteGroup]]] = {}
+    def group_by_leaf(
+        self, groups: Iterable[RewriteGroup]
+    ) -> list[tuple[PlannedLeaf, list[RewriteGroup]]]:
+        """Return each leaf with its groups."""
+        found: dict[str, tuple[PlannedLeaf, list[RewriteGroup]]] = {}
         for group in groups:
-            leaf = self.leaf(group)
+            leaf = self.leaf_of(group)
             found.setdefault(leaf.object_id, (leaf, []))[1].append(group)
         return list(found.values())
 
 
-def planned(
-    manifest: LeafListing, options: RewriteOptions, specs: Collection[int] | None = None
+def plan_rewrite_files(
+    state: TableState, options: RewriteOptions, specs: Collection[int] | None = None
 ) -> PlannedFiles:
-    """Which files are rewritten together, of all specs or of some; no other leaf is opened."""
-    properties = manifest.properties
+    """Plan which files are rewritten together, of all specs or of some.
+
+    Only leaves that pass the partition filter are opened.
+    """
+    properties = state.properties
     filter = None
     if options.partition_filter is not None:
         filter = MultiSpecPartitionFilter(
@@ -80,29 +85,29 @@ def planned(
             case_sensitive=options.case_sensitive,
         )
     entries: dict[int, pa.Table] = {}
-    places: dict[str, tuple[FileLeaf, int]] = {}
+    places: dict[str, tuple[PlannedLeaf, int]] = {}
     retirable = []
-    # Files of two leaves are not rewritten together: these become one leaf first.
+    # A group never spans two leaves. Duplicate leaves of a partition are combined first.
     others = pa.array(
         [
             name
-            for each in manifest.doubled()
-            for name in each.leaves.column(OBJECT_ID).to_pylist()[1:]
+            for each in state.find_duplicate_partitions()
+            for name in each.leaves.column(LEAF_OBJECT_ID).to_pylist()[1:]
         ],
         pa.string(),
     )
-    for spec_id, all_leaves in sorted(manifest.leaves().items()):
+    for spec_id, all_leaves in sorted(state.list_leaves().items()):
         if specs is not None and spec_id not in specs:
             continue
         chosen = leaves = all_leaves.filter(
-            pc.invert(pc.is_in(all_leaves.column(OBJECT_ID), others))
+            pc.invert(pc.is_in(all_leaves.column(LEAF_OBJECT_ID), others))
         )
         if filter is not None:
-            keys = manifest.keys_of_leaves(spec_id, leaves)
+            keys = state.leaf_keys(spec_id, leaves)
             chosen = leaves.filter(pa.array(filter.decide(spec_id, keys, leaves.num_rows).kept))
-        keys = manifest.keys_of_leaves(spec_id, chosen)
-        found = opened_leaves(manifest, spec_id, chosen)
-        entries[spec_id] = _entries(keys, found, manifest.root, places)
+        keys = state.leaf_keys(spec_id, chosen)
+        found = open_leaves(state, spec_id, chosen)
+        entries[spec_id] = _make_entries(keys, found, state.root, places)
         is_empty = chosen.num_rows == leaves.num_rows and not entries[spec_id].num_rows
         if is_empty and spec_id != properties.spec.id:
             retirable.append(spec_id)
@@ -112,28 +117,30 @@ def planned(
     return PlannedFiles(replace(planner.plan(), retirable=tuple(retirable)), places)
 
 
-def opened_leaves(manifest: LeafListing, spec_id: int, leaves: pa.Table) -> list[FileLeaf]:
-    """Some leaves of a spec with their files, in the versions that are read."""
-    keys = manifest.keys_of_leaves(spec_id, leaves)
+def open_leaves(state: TableState, spec_id: int, leaves: pa.Table) -> list[PlannedLeaf]:
+    """Open some leaves of a spec at the versions that readers see, and list their fragments."""
+    keys = state.leaf_keys(spec_id, leaves)
 
-    def opened(each: tuple[PartitionKey, str, tuple[str, int | None]]) -> FileLeaf:
+    def open_one(each: tuple[PartitionKey, str, tuple[str, int | None]]) -> PlannedLeaf:
         key, name, (place, version) = each
-        location = manifest.root.child(place)
+        location = state.root.leaf(place)
         dataset = location.open_leaf(version)
         fragments = tuple(fragment.metadata for fragment in dataset.get_fragments())
-        return FileLeaf(key, name, location, int(dataset.version), fragments)
+        return PlannedLeaf(key, name, location, int(dataset.version), fragments)
 
-    names = leaves.column(OBJECT_ID).to_pylist()
-    return in_parallel(opened, list(zip(keys_of(keys), names, located(leaves), strict=True)))
+    names = leaves.column(LEAF_OBJECT_ID).to_pylist()
+    return map_parallel(
+        open_one, list(zip(read_keys(keys), names, list_leaf_versions(leaves), strict=True))
+    )
 
 
-def _entries(
+def _make_entries(
     keys: pa.Table,
-    leaves: Sequence[FileLeaf],
+    leaves: Sequence[PlannedLeaf],
     root: Location,
-    places: dict[str, tuple[FileLeaf, int]],
+    places: dict[str, tuple[PlannedLeaf, int]],
 ) -> pa.Table:
-    """The fragments as files; each goes by the path of its first file."""
+    """Return the fragments as file entries, each under the path of its first data file."""
     owners: list[int] = []
     paths: list[str] = []
     fragments: list[FragmentMetadata] = []
@@ -151,12 +158,12 @@ def _entries(
         bytes=[bytes_of(each) for each in fragments],
         rows=[each.physical_rows for each in fragments],
         positions=[each.id for each in fragments],
-        deletes=[_deletes(path, each) for path, each in zip(paths, fragments, strict=True)],
+        deletes=[_delete_entries(path, each) for path, each in zip(paths, fragments, strict=True)],
     )
 
 
-def _deletes(path: str, fragment: FragmentMetadata) -> list[dict[str, Any]]:
+def _delete_entries(path: str, fragment: FragmentMetadata) -> list[dict[str, Any]]:
     if fragment.deletion_file is None:
         return []
-    # Lance tells neither where it is nor how large; there is one for a fragment at most.
+    # Lance exposes neither its path nor its size. A fragment has at most one.
     return [{"path": f"{path}:deletions", "bytes": 0, "rows": fragment.num_deletions}]

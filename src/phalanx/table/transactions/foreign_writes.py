@@ -1,45 +1,52 @@
-"""What someone wrote to leaves past Phalanx: made part of the table, or taken back."""
+"""Writes to leaves outside Phalanx: keep them as a snapshot, or discard them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import lance
-from lance import LanceDataset, LanceOperation
 
 from phalanx.errors import PhalanxError
 from phalanx.storage.commit import head
-from phalanx.storage.commit.foreign_rows import check_columns_kept, check_partition_kept
+from phalanx.storage.commit.foreign_rows import check_foreign_columns, check_foreign_partition
 from phalanx.storage.commit.head import LeafVersion
-from phalanx.storage.commit.publishing import is_ours, locations_of, publish, shows, standing
-from phalanx.storage.lance.fault_points import Step, reach
+from phalanx.storage.commit.publishing import (
+    has_contents_of,
+    is_phalanx_commit,
+    locations_of,
+    publish,
+    tolerate_publish_failures,
+)
+from phalanx.storage.lance.fault_points import FaultPoint, fault_point
 from phalanx.storage.lance.location import Location
+from phalanx.storage.lance.retries import retry_conflicts
+from phalanx.storage.lance.versions import restore_as_next
 from phalanx.storage.leaf import leaf
-from phalanx.storage.leaf.staging import rows_changed
+from phalanx.storage.leaf.staging import count_changed_rows
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.table.transactions.strong_mode import begin
+from phalanx.table.transactions.strong_mode import load_head
 
 
 def keep(manifest: Manifest) -> list[str]:
-    """Commit what stands on the leaves' main branches as a snapshot; the leaves it is in.
+    """Commit the foreign writes on the leaves' main branches as a snapshot; return these leaves.
 
-    Refused where a snapshot has changed the leaf too: the one does not have the other's rows.
-    Refused also where rows are of another partition, or columns are not the table's.
+    Raises `PhalanxError` if a snapshot changed the same leaf: neither version has the rows of the
+    other. Also refuses rows of another partition, and columns that differ from the table's.
     """
 
     def attempt() -> tuple[int, list[Location]]:
-        base, newest = begin(manifest)
+        base, newest = load_head(manifest)
         kept, where = [], []
-        for name, location, version, main in _foreign(base):
-            if not _follows(base, name, main, version):
+        for name, location, version, main in _find_foreign(base):
+            if not _is_on_top(base, name, main, version):
                 raise PhalanxError(
-                    f"Cannot keep what someone wrote to {location}: a snapshot has changed it too. "
-                    "Append the rows that should stay, then call discard_foreign_writes()."
+                    f"Cannot keep the foreign writes to {location}: a snapshot changed it too. "
+                    "Append the rows to keep, then call discard_foreign_writes()."
                 )
-            before, main = location.open_leaf(version), leaf.keep_versions(location)
-            check_columns_kept(main, base.properties.schema, location)
-            check_partition_kept(base, name, location, before, main)
-            added, removed = rows_changed(before, main)
+            before, main = location.open_leaf(version), leaf.disable_auto_cleanup(location)
+            check_foreign_columns(main, base.properties.schema, location)
+            check_foreign_partition(base, name, location, before, main)
+            added, removed = count_changed_rows(before, main)
             where.append(location)
             kept.append(
                 LeafVersion(name, main.version, "foreign", added, removed, int(main.version))
@@ -49,44 +56,46 @@ def keep(manifest: Manifest) -> list[str]:
         return number, where
 
     names: list[str] = []
-    number, where = head.until_committed(attempt, manifest)
-    with standing(number):
+    number, where = head.retry_commit(attempt, manifest)
+    with tolerate_publish_failures(number):
         publish(manifest, names)
     return [location.uri for location in where]
 
 
 def discard(manifest: Manifest) -> list[str]:
-    """Put the leaves' main branches back to the newest snapshot; the leaves that had another."""
-    base, _ = begin(manifest)
-    found = list(_foreign(base))
-    for _, location, version, main in found:
-        LanceDataset.commit(
-            main,
-            LanceOperation.Restore(version),
-            read_version=main.version,
-            **location.write_options,
-        )
-        reach(Step.FOREIGN_WRITE_DISCARDED)
-    publish(base, [name for name, *_ in found])
-    return [location.uri for _, location, *_ in found]
+    """Restore the leaves' main branches to the newest snapshot; return the leaves restored."""
+    discarded: dict[str, str] = {}
+
+    def attempt() -> None:
+        base, _ = load_head(manifest)
+        for name, location, version, main in _find_foreign(base):
+            restore_as_next(location, main, version)
+            discarded[name] = location.uri
+            fault_point(FaultPoint.FOREIGN_WRITE_DISCARDED)
+
+    retry_conflicts(attempt)
+    publish(manifest, discarded)
+    return list(discarded.values())
 
 
-def _foreign(manifest: Manifest) -> Iterator[tuple[str, Location, int, lance.LanceDataset]]:
-    """The leaves whose main branch shows what no snapshot has, with the version it should show."""
+def _find_foreign(manifest: Manifest) -> Iterator[tuple[str, Location, int, lance.LanceDataset]]:
+    """Return the leaves whose main branch no snapshot has, with the version it should show."""
     locations = locations_of(manifest)
-    for name, version in manifest.versions().items():
+    for name, version in manifest.leaf_versions().items():
         assert version is not None
         main = locations[name].open_leaf()
-        known = shows(main, main.version, version) or is_ours(manifest, name, main, main.version)
+        known = has_contents_of(main, main.version, version) or is_phalanx_commit(
+            manifest, name, main, main.version
+        )
         if not known:
             yield name, locations[name], version, main
 
 
-def _follows(manifest: Manifest, name: str, main: lance.LanceDataset, version: int) -> bool:
-    """Whether all that is foreign on the main branch came on top of the given version."""
+def _is_on_top(manifest: Manifest, name: str, main: lance.LanceDataset, version: int) -> bool:
+    """Return whether all foreign commits on the main branch follow the given version."""
     for number in range(main.version - 1, 0, -1):
-        if shows(main, number, version):
+        if has_contents_of(main, number, version):
             return True
-        if is_ours(manifest, name, main, number):
+        if is_phalanx_commit(manifest, name, main, number):
             return False
     return False

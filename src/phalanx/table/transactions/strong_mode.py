@@ -1,8 +1,8 @@
-"""Strong mode: when a namespace is ready for transactions, and how it comes into and out of it.
+"""Strong mode: entering it, leaving it, and completing interrupted changes.
 
-Properties change before the head does. As long as their epochs differ a change is under way:
-no transaction begins, and whoever comes by completes it. A transaction that was about to commit
-either comes before the head's new epoch, and is carried along, or fails.
+Properties change before the head does. While their epochs differ, a change is pending: no
+transaction starts, and the next writer completes it. A transaction that is about to commit either
+commits before the head's new epoch, so that the change includes it, or it fails.
 """
 
 from __future__ import annotations
@@ -12,226 +12,227 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from phalanx.errors import CommitConflict, PhalanxError
-from phalanx.model.stored_json import TEXT, read_object
-from phalanx.planning.pruning.scan_plan import READ_VERSION
+from phalanx.errors import CommitConflict, InvalidArgument, PhalanxError
+from phalanx.planning.pruning.leaf_columns import LEAF_VERSION
 from phalanx.storage.commit import head
-from phalanx.storage.commit.head import Head, LeafVersion, first_head, head_of
+from phalanx.storage.commit.head import Head, LeafVersion, make_first_head, read_head
 from phalanx.storage.commit.publishing import (
     branches_of,
-    follow,
+    find_foreign_pins,
     locations_of,
-    named_by_others,
     publish,
+    publish_pending,
 )
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import in_parallel
+from phalanx.storage.lance.parallel import map_parallel
 from phalanx.storage.lance.versions import check_detachable
 from phalanx.storage.leaf import leaf
-from phalanx.storage.leaf.reconcile import aligned, check_alignable
-from phalanx.storage.manifest.changes import change_properties, fit_columns
+from phalanx.storage.leaf.reconcile import check_alignable, stage_aligned
+from phalanx.storage.manifest.changes import change_properties, upgrade_columns
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.storage.manifest.partition_rows import spec_namespace_row
+from phalanx.storage.manifest.partition_rows import build_spec_namespace_row
+from phalanx.storage.state.properties import LEAVING_STRONG
 
-_LEAVING = json.dumps({"change": "set_mode", "mode": "weak"})
 
+def load_head(manifest: Manifest) -> tuple[Manifest, Head]:
+    """Return the newest manifest of a strong namespace and its head, completing pending changes.
 
-def begin(manifest: Manifest) -> tuple[Manifest, Head]:
-    """The newest manifest of a strong namespace and its head, with no change under way.
-
-    What others have committed is on the mains of the leaves too, whether they did that or died.
+    Also publishes the leaves of earlier commits, in case their writers died before they did.
     """
-    manifest = manifest.latest()
-    found = head_of(manifest) if manifest.properties.mode == "strong" else None
+    manifest = manifest.load_latest()
+    found = read_head(manifest) if manifest.properties.mode == "strong" else None
     if found is None or not _is_ready(manifest, found):
-        manifest = complete(manifest)
-        found = head_of(manifest)
+        manifest = complete_change(manifest)
+        found = read_head(manifest)
     if manifest.properties.mode != "strong" or found is None:
         raise CommitConflict(
             f"{manifest.root} is in weak mode: transactions, snapshots, time travel and rollback "
             "need strong mode. Change it with set_mode('strong')."
         )
-    return manifest, follow(manifest, found)
+    return manifest, publish_pending(manifest, found)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """What a transaction begins with: a moment, a manifest of that time or later, and its head."""
+class TransactionStart:
+    """The start of a transaction: a time, a manifest of that time or later, and its head."""
 
-    # Before anything is read or written: a vacuum compares it with its own time.
+    # Taken before anything is read or written: a vacuum compares it with its horizon.
     began: datetime
     base: Manifest
     head: Head
 
     @classmethod
-    def now(cls, manifest: Manifest) -> Start:
-        """The newest snapshot."""
+    def begin(cls, manifest: Manifest) -> TransactionStart:
+        """Start from the newest snapshot."""
         began = datetime.now(UTC)
-        return cls(began, *begin(manifest))
+        return cls(began, *load_head(manifest))
 
 
-def begin_history(manifest: Manifest) -> Manifest:
-    """Have a strong namespace begin with a snapshot, if it has none yet."""
+def commit_first_snapshot(manifest: Manifest) -> Manifest:
+    """Commit the first, empty snapshot of a strong namespace, if it has none yet."""
 
     def attempt() -> Manifest:
-        latest = manifest.latest()
-        found = head_of(latest)
+        latest = manifest.load_latest()
+        found = read_head(latest)
         if latest.properties.mode != "strong" or found is None or found.sequence:
             return latest
         head.commit(latest, found, [], "create")
-        return latest.latest()
+        return latest.load_latest()
 
-    return head.until_committed(attempt, manifest)
+    return head.retry_commit(attempt, manifest)
 
 
-def settled(manifest: Manifest) -> Manifest:
-    """The manifest of a namespace that is not about to leave strong mode."""
-    if manifest.properties.pending == _LEAVING:
-        manifest = complete(manifest)
+def finish_leaving_strong(manifest: Manifest) -> Manifest:
+    """Complete an interrupted change to weak mode, and return the manifest."""
+    if manifest.properties.is_leaving_strong:
+        manifest = complete_change(manifest)
     if manifest.has_stale_pins:
-        # Other readers would go on with what its rows name.
-        head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
-        return manifest.latest()
+        # Other readers would keep reading the versions that the rows name.
+        head.retry_commit(lambda: head.remove_strong_rows(manifest.load_latest()), manifest)
+        return manifest.load_latest()
     return manifest
 
 
 def _is_ready(manifest: Manifest, found: Head) -> bool:
     return (
         found.epoch == manifest.properties.epoch
-        and manifest.properties.pending != _LEAVING
-        and not any(leaves.column(READ_VERSION).null_count for leaves in manifest.leaves().values())
+        and not manifest.properties.is_leaving_strong
+        and not any(
+            leaves.column(LEAF_VERSION).null_count for leaves in manifest.list_leaves().values()
+        )
     )
 
 
-def complete(manifest: Manifest, operation: str | None = None) -> Manifest:
-    """Complete a change of a strong namespace's properties: its leaves, then its head.
+def complete_change(manifest: Manifest, operation: str | None = None) -> Manifest:
+    """Complete a change of a strong namespace's properties: first its leaves, then its head.
 
-    Every leaf gets the namespace's schema; one without a version is taken as its main shows it.
-    The snapshot is called as the operation, or else by what the properties tell.
+    Every leaf gets the namespace's schema; a leaf without a version is taken from its main branch.
+    The snapshot is named by `operation`, or by the pending change in the properties.
     """
     changed: list[LeafVersion] = []
 
     def attempt() -> Manifest:
-        latest = manifest.latest()
+        latest = manifest.load_latest()
         properties = latest.properties
-        found = head_of(latest)
+        found = read_head(latest)
         if properties.mode != "strong" or (found is not None and _is_ready(latest, found)):
             return latest
-        if found is not None and properties.pending == _LEAVING:
-            return _left(latest, found)
+        if found is not None and properties.is_leaving_strong:
+            return _leave_strong(latest, found)
         if found is None:
-            fit_columns(latest)
-            latest = latest.latest()
-        changed[:] = _brought_in_line(latest, found)
+            upgrade_columns(latest)
+            latest = latest.load_latest()
+        changed[:] = _align_leaves(latest, found)
         head.commit(
             latest,
-            found or first_head(latest),
+            found or make_first_head(latest),
             changed,
-            operation or _operation(latest, found),
-            new=spec_namespace_row(latest),
+            operation or _name_operation(latest, found),
+            new=build_spec_namespace_row(latest),
             epoch=properties.epoch,
         )
-        return latest.latest()
+        return latest.load_latest()
 
-    completed = head.until_committed(attempt, manifest)
+    completed = head.retry_commit(attempt, manifest)
     if changed and completed.properties.mode == "strong":
         return publish(completed, [each.object_id for each in changed])
     return completed
 
 
-def _operation(manifest: Manifest, found: Head | None) -> str:
+def _name_operation(manifest: Manifest, found: Head | None) -> str:
     if found is None:
         return "set_mode" if manifest.total_partitions else "create"
-    if manifest.properties.pending is None:
+    pending = manifest.properties.pending_change
+    if pending is None:
         return "evolve" if found.epoch != manifest.properties.epoch else "adopt"
-    what = f"the change of {manifest.root} that is under way"
-    pending = read_object(manifest.properties.pending, what, {}, {"change": TEXT})
     return str(pending.get("change", "change"))
 
 
-def _brought_in_line(manifest: Manifest, found: Head | None) -> list[LeafVersion]:
-    versions, all_leaves = manifest.versions(), found is None
+def _align_leaves(manifest: Manifest, found: Head | None) -> list[LeafVersion]:
+    versions, all_leaves = manifest.leaf_versions(), found is None
     named: dict[str, int] = {}
     if not all_leaves and manifest.properties.pending is None:
-        # Only a change of the schema has to look into every leaf.
+        # Only a schema change needs to open every leaf.
         versions = {name: version for name, version in versions.items() if version is None}
     elif found is not None:
-        named = named_by_others(manifest, found)
+        named = find_foreign_pins(manifest, found)
     locations = locations_of(manifest)
 
     def advance(name: str) -> LeafVersion | None:
         location, version = locations[name], versions[name]
-        # From here on whatever else comes to the main branch is foreign.
+        # From here on, any other commit to the main branch is foreign.
         taken_over = all_leaves or version is None
-        main = leaf.keep_versions(location).version if taken_over else named.get(name)
+        main = leaf.disable_auto_cleanup(location).version if taken_over else named.get(name)
         dataset = location.open_leaf(main if version is None else version)
-        line = aligned(location, dataset, manifest.properties.schema)
+        line = stage_aligned(location, dataset, manifest.properties.schema)
         if line.version == version and not all_leaves:
             return None
         rows = line.count_rows() if version is None else 0
         return LeafVersion(name, line.version, "change", rows, 0, main)
 
-    return [each for each in in_parallel(advance, versions) if each is not None]
+    return [each for each in map_parallel(advance, versions) if each is not None]
 
 
 def set_mode(manifest: Manifest, mode: str, *, returns: bool = False) -> Manifest:
-    """Change the mode; the same call again completes what was cut off.
+    """Change the mode; calling it again completes an interrupted change.
 
-    With `returns` a namespace in weak mode remembers that strong mode is only for a while.
+    With `returns` a weak namespace records that strong mode is temporary.
     """
     if mode not in ("weak", "strong"):
-        raise PhalanxError(f"Cannot set the mode {mode!r}: expected 'weak' or 'strong'.")
-    manifest = manifest.latest()
+        raise InvalidArgument(f"Cannot set the mode {mode!r}: expected 'weak' or 'strong'.")
+    manifest = manifest.load_latest()
     if mode == "strong":
         if manifest.properties.mode == "weak":
             _check_detachable(manifest)
-            check_leaves(manifest)
-            # What an earlier strong time has left would be taken for the leaves' state.
-            head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
-            manifest = manifest.latest()
-            changed = dataclasses.replace(manifest.properties, mode="strong", returns=returns)
-            manifest = change_properties(manifest, changed)
-        elif manifest.properties.returns and not returns:
-            # Who asks for strong mode meanwhile keeps it.
-            manifest = change_properties(
-                manifest, dataclasses.replace(manifest.properties, returns=False)
+            check_leaves_alignable(manifest)
+            # Rows left from an earlier strong mode would be read as the state of the leaves.
+            head.retry_commit(lambda: head.remove_strong_rows(manifest.load_latest()), manifest)
+            manifest = manifest.load_latest()
+            changed = dataclasses.replace(
+                manifest.properties, mode="strong", returns_to_weak=returns
             )
-        return complete(manifest)
+            manifest = change_properties(manifest, changed)
+        elif manifest.properties.returns_to_weak and not returns:
+            # An explicit request for strong mode makes it permanent.
+            manifest = change_properties(
+                manifest, dataclasses.replace(manifest.properties, returns_to_weak=False)
+            )
+        return complete_change(manifest)
     if manifest.properties.mode == "strong":
         _check_on_main(manifest)
-        # What stands on a main branch past Phalanx is told before anything changes.
-        manifest = publish(begin(manifest)[0])
+        # Raises `ForeignWrite` before anything changes.
+        manifest = publish(load_head(manifest)[0])
         if manifest.properties.mode == "strong":
-            leaving = dataclasses.replace(manifest.properties, pending=_LEAVING)
-            manifest = complete(change_properties(manifest, leaving))
-    head.until_committed(lambda: head.leave_strong(manifest.latest()), manifest)
-    return manifest.latest()
+            leaving = dataclasses.replace(manifest.properties, pending=json.dumps(LEAVING_STRONG))
+            manifest = complete_change(change_properties(manifest, leaving))
+    head.retry_commit(lambda: head.remove_strong_rows(manifest.load_latest()), manifest)
+    return manifest.load_latest()
 
 
 def _check_on_main(manifest: Manifest) -> None:
-    """Refuse weak mode, in which the main branch is read, for leaves that are read from others."""
+    """Refuse weak mode if a leaf is read from a branch: weak mode reads the main branch."""
     for name, branch in branches_of(manifest).items():
         raise PhalanxError(
             f"Cannot set {manifest.root} to weak mode: its table {name} is read from the branch "
-            f"{branch!r}, and in weak mode the main branch is. Bring its rows there, and set "
-            "read_branch in its manifest row to NULL first."
+            f"{branch!r}, and weak mode reads the main branch. First copy its rows there, and set "
+            "read_branch in its manifest row to NULL."
         )
 
 
-def check_leaves(manifest: Manifest) -> None:
-    """Refuse a change of all leaves where one of them cannot have the namespace's schema."""
-    versions, schema = manifest.versions(), manifest.properties.schema
+def check_leaves_alignable(manifest: Manifest) -> None:
+    """Refuse a change of all leaves if one of them cannot take the namespace's schema."""
+    versions, schema = manifest.leaf_versions(), manifest.properties.schema
 
     def check(each: tuple[str, Location]) -> None:
         name, location = each
         check_alignable(location, location.open_leaf(versions[name]), schema)
 
-    in_parallel(check, list(locations_of(manifest).items()))
+    map_parallel(check, list(locations_of(manifest).items()))
 
 
 def _check_detachable(manifest: Manifest) -> None:
-    """Refuse strong mode for leaves that cannot have versions beside their main branch."""
-    in_parallel(
+    """Refuse strong mode if a leaf cannot have detached versions."""
+    map_parallel(
         lambda location: check_detachable(
             location.open_leaf(), location, f"set {manifest.root} to strong mode"
         ),
@@ -239,16 +240,33 @@ def _check_detachable(manifest: Manifest) -> None:
     )
 
 
-def _left(manifest: Manifest, found: Head) -> Manifest:
-    """Out of strong mode: no commit can come, all mains show the last one, then it is over."""
+def _leave_strong(manifest: Manifest, found: Head) -> Manifest:
+    """Leave strong mode: block commits, publish all leaves, then change the mode."""
     if found.epoch != manifest.properties.epoch:
         head.commit(manifest, found, [], "set_mode", epoch=manifest.properties.epoch)
     manifest = publish(manifest)
-    if manifest.properties.pending != _LEAVING:
-        # Another writer has completed it, and perhaps changed more since.
+    if not manifest.properties.is_leaving_strong:
+        # Another writer completed it, and may have changed more since.
         return manifest
-    properties = dataclasses.replace(manifest.properties, mode="weak", pending=None, returns=False)
+    properties = dataclasses.replace(
+        manifest.properties, mode="weak", pending=None, returns_to_weak=False
+    )
     try:
         return change_properties(manifest, properties)
     except CommitConflict:
-        return manifest.latest()
+        return manifest.load_latest()
+
+
+def check_unpinned(manifest: Manifest) -> None:
+    """Refuse to change leaves in weak mode if manifest rows pin the versions that are read.
+
+    A weak writer commits to the main branch. A row that names a version, a branch or a tag, which
+    the format allows in every mode, would hide that commit.
+    """
+    if manifest.properties.mode == "weak" and manifest.pinned:
+        raise PhalanxError(
+            f"Cannot change rows of {manifest.root} in weak mode: the manifest row "
+            f"{manifest.pinned[0]!r} pins the version that is read, so that readers would not see "
+            "the change. Call set_mode('strong'), or set read_version, read_branch and read_tag "
+            "of that row to NULL."
+        )

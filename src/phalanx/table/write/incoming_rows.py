@@ -1,4 +1,4 @@
-"""Rows on their way into a table: split by partition, and written into files of their leaves."""
+"""Rows that a statement adds: split by partition, and staged as files of their leaves."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
 from phalanx.errors import InvalidPredicate
-from phalanx.model.predicates.evaluation import matches
+from phalanx.model.predicates.evaluation import match_rows
 from phalanx.model.predicates.predicate import TRUE, Predicate
-from phalanx.model.schema.rows import conformed, plain_schema
-from phalanx.model.specs.partition_key import keyed
-from phalanx.storage.commit.writing import Footprint, LeafWrite, Reading, write_rows
+from phalanx.model.schema.rows import conform_rows, to_row_schema
+from phalanx.model.specs.partition_key import group_by_partition
+from phalanx.storage.commit.writing import Footprint, LeafWrite, ReadFootprint, write_rows
 from phalanx.storage.lance.location import Location
-from phalanx.storage.new_leaves import NewLeaves
-from phalanx.storage.state.table_state import LeafListing, Leaves
-from phalanx.storage.streams.shuffle import Shuffled, shuffle
+from phalanx.storage.leaf.leaf import LeafCreator
+from phalanx.storage.state.table_state import Leaves, TableState
+from phalanx.storage.streams.shuffle import ShuffledRows, shuffle
 
 
 class Target(Protocol):
-    """Where leaves are changed: on their main branches, or within a transaction."""
+    """Where a statement applies its changes: to main branches, or to a transaction."""
 
     @property
-    def manifest(self) -> LeafListing:
+    def state(self) -> TableState:
         """The table as the next statement sees it."""
 
     @property
     def horizon(self) -> str:
-        """What a vacuum changes: files written under another one may be gone."""
+        """The vacuum horizon; files written under an earlier one may be gone."""
 
-    def ensure_partitions(self, keys: pa.Table, new: NewLeaves) -> None:
-        """Create the partitions of the newest spec that are missing."""
+    def ensure_partitions(self, keys: pa.Table, new: LeafCreator) -> None:
+        """Create the missing partitions of the newest spec."""
 
     def open_leaf(self, location: Location, version: int | None) -> lance.LanceDataset:
-        """A leaf to write files for, in the namespace's schema."""
+        """Open a leaf to write files for, in the namespace's schema."""
 
     def depend_on(self, footprint: Footprint, replaced: bool) -> None:
-        """Say which leaves a statement looked at, and whether rows of its own replace theirs."""
+        """Record which leaves a statement depends on, and whether its rows replace theirs."""
 
-    def has_read(self, reading: Reading) -> None:
-        """Say what the rows of a statement were computed from.
+    def record_read(self, read: ReadFootprint) -> None:
+        """Record what the rows of a statement were computed from.
 
-        A later change there is a conflict, unless it was made without reading any row itself: the
-        statement might as well have run before that.
+        A later change of it is a conflict, unless that change read no rows: then the statement
+        could have run before it.
         """
 
     def drop(self, leaves: Leaves, repair: str) -> int:
-        """Take whole leaves out of the table; how many they are."""
+        """Drop whole leaves, and return their number."""
 
-    def commit(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
-        """Change the leaves; the number of rows removed."""
+    def apply(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
+        """Change the leaves, and return the number of rows removed."""
 
 
 Statement = Callable[[Target], int]
 
 
-class Arriving(Protocol):
-    """Rows that a statement brings: how many, of which partitions, and their files."""
+class IncomingRows(Protocol):
+    """Rows that a statement adds: their number, their partitions and their files."""
 
     @property
     def rows(self) -> int:
@@ -69,18 +69,18 @@ class Arriving(Protocol):
 
     @property
     def keys(self) -> pa.Table:
-        """The partitions they belong to, under the newest spec."""
+        """Their partition keys under the newest spec."""
 
-    def arrive(self, target: Target) -> list[LeafWrite]:
-        """Their files, in leaves that the target has from now on."""
+    def stage(self, target: Target) -> list[LeafWrite]:
+        """Create missing partitions, and return the files of each leaf."""
 
 
 @dataclass(slots=True)
 class LocalRows:
-    """Rows that this process has split by partition, and writes."""
+    """Rows that this process has split by partition and writes itself."""
 
-    shuffled: Shuffled
-    # Their files by leaf, for each horizon under which they were tried.
+    shuffled: ShuffledRows
+    # Their files by leaf, for each horizon of an attempt.
     _written: defaultdict[str, dict[str, tuple[FragmentMetadata, ...]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -92,68 +92,68 @@ class LocalRows:
 
     @property
     def keys(self) -> pa.Table:
-        """The partitions they belong to."""
+        """Their partition keys."""
         return self.shuffled.keys
 
-    def arrive(self, target: Target) -> list[LeafWrite]:
-        """Their files; those that an earlier attempt has written are not written again."""
-        target.ensure_partitions(self.keys, NewLeaves())
+    def stage(self, target: Target) -> list[LeafWrite]:
+        """Write their files, reusing those of earlier attempts."""
+        target.ensure_partitions(self.keys, LeafCreator())
         known = self._written[target.horizon]
-        return write_rows(target.manifest, self.shuffled, target.open_leaf, known)
+        return write_rows(target.state, self.shuffled, target.open_leaf, known)
 
 
-def shuffled(
-    manifest: LeafListing,
+def shuffle_rows(
+    state: TableState,
     reader: pa.RecordBatchReader,
     predicate: Predicate = TRUE,
     where: str = "true",
     *,
     in_memory: bool = False,
-    beside: pa.Schema | None = None,
-) -> Shuffled:
-    """The rows by partition, every one of them valid; nothing is written yet.
+    extra: pa.Schema | None = None,
+) -> ShuffledRows:
+    """Validate the rows and split them by partition; no table file is written yet.
 
-    Columns `beside` those of the table go along, and are none of its own.
+    `extra` columns are carried along, and are not part of the table.
     """
-    schema, spec = manifest.properties.schema, manifest.properties.spec
+    schema, spec = state.properties.schema, state.properties.spec
     batches: Iterable[pa.RecordBatch] = (
-        conformed(reader, schema.arrow)
-        if beside is None
-        else _conformed_beside(reader, schema.arrow, beside)
+        conform_rows(reader, schema.arrow)
+        if extra is None
+        else _conform_with_extra(reader, schema.arrow, extra)
     )
-    columns = [*plain_schema(schema), *(beside or ())]
+    columns = [*to_row_schema(schema), *(extra or ())]
     if predicate != TRUE:
-        batches = _all_matching(batches, predicate, where)
+        batches = _check_matching(batches, predicate, where)
     return shuffle(
         batches,
         pa.schema(columns),
-        lambda rows: keyed(spec, rows, schema),
+        lambda rows: group_by_partition(spec, rows, schema),
         in_memory=in_memory,
     )
 
 
-def _conformed_beside(
-    reader: pa.RecordBatchReader, schema: pa.Schema, beside: pa.Schema
+def _conform_with_extra(
+    reader: pa.RecordBatchReader, schema: pa.Schema, extra: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     waiting: deque[pa.RecordBatch] = deque()
-    own = pa.schema([field for field in reader.schema if field.name not in beside.names])
+    own = pa.schema([field for field in reader.schema if field.name not in extra.names])
 
     def rows() -> Iterator[pa.RecordBatch]:
         for batch in reader:
-            waiting.append(batch.select(beside.names))
+            waiting.append(batch.select(extra.names))
             yield batch.select(own.names)
 
-    for batch in conformed(pa.RecordBatchReader.from_batches(own, rows()), schema):
+    for batch in conform_rows(pa.RecordBatchReader.from_batches(own, rows()), schema):
         arrays = [*batch.columns, *waiting.popleft().columns]
-        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*batch.schema, *beside]))
+        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*batch.schema, *extra]))
 
 
-def _all_matching(
+def _check_matching(
     batches: Iterable[pa.RecordBatch], predicate: Predicate, where: str
 ) -> Iterator[pa.RecordBatch]:
     done = 0
     for batch in batches:
-        kept = matches(predicate, batch)
+        kept = match_rows(predicate, batch)
         if kept.true_count < batch.num_rows:
             row = kept.to_pylist().index(False)
             raise InvalidPredicate(

@@ -1,4 +1,4 @@
-"""The rows that a merge brings: valid, each key once, and at hand by their places."""
+"""The source of a merge: validated rows with unique keys, accessible by index."""
 
 from __future__ import annotations
 
@@ -12,28 +12,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from phalanx.errors import InvalidSchema, SchemaMismatch
-from phalanx.model.schema.grouping import group, positions
-from phalanx.model.schema.rows import conformed, one_batch, plain_schema, readable, reader_of
+from phalanx.errors import InvalidArgument, InvalidSchema, SchemaMismatch
+from phalanx.model.schema.grouping import find_positions, group_rows
+from phalanx.model.schema.rows import (
+    combine_batches,
+    conform_rows,
+    make_readable,
+    to_reader,
+    to_row_schema,
+)
 from phalanx.model.schema.schema import Schema
-from phalanx.model.sql.literals import one_form
-from phalanx.storage.streams.spill_buffer import Shelf, parked
+from phalanx.model.sql.literals import normalize_values
+from phalanx.storage.streams.spill_buffer import SpillBudget, buffer_batches
 
-Places = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
-    """The rows, and their keys in the form in which equal ones are the same.
+    """The rows, and their keys normalized so that equal keys are identical.
 
-    `keyed` are the places of the rows whose keys have no NULL: others match nothing.
+    `keyed` has the indices of the rows whose keys contain no NULL: others match nothing.
     """
 
     batches: tuple[pa.RecordBatch, ...]
-    starts: Places
+    starts: RowIndices
     on: tuple[str, ...]
     keys: pa.Table
-    keyed: Places
+    keyed: RowIndices
     schema: pa.Schema
 
     @property
@@ -41,16 +47,16 @@ class MergeSource:
         """How many rows there are."""
         return int(self.starts[-1])
 
-    def key_rows(self) -> pa.RecordBatch:
-        """The columns of the keys, of the rows that have one, as the table has them."""
+    def take_keys(self) -> pa.RecordBatch:
+        """Return the key columns of the keyed rows, in the table's types."""
         picked = [batch.select(list(self.on)) for batch in self.batches]
         schema = pa.schema([self.schema.field(name) for name in self.on])
-        return one_batch(picked, schema).take(pa.array(self.keyed))
+        return combine_batches(picked, schema).take(pa.array(self.keyed))
 
-    def take(self, places: Places) -> pa.RecordBatch:
-        """The rows at these places."""
+    def take(self, places: RowIndices) -> pa.RecordBatch:
+        """Return the rows at these indices."""
         if len(self.batches) == 1:
-            return readable(self.batches[0].take(pa.array(places)))
+            return make_readable(self.batches[0].take(pa.array(places)))
         order = np.argsort(places, kind="stable")
         sought = places[order]
         ends = np.searchsorted(sought, self.starts[1:])
@@ -62,14 +68,17 @@ class MergeSource:
             first = end
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return readable(one_batch(parts, self.schema).take(pa.array(back)))
+        return make_readable(combine_batches(parts, self.schema).take(pa.array(back)))
 
-    def matches(self, rows: pa.RecordBatch, among: Places, on: Sequence[str]) -> Places:
-        """For each row the place of the source row with its key, of some; −1 where none has it.
+    def find_matches(
+        self, rows: pa.RecordBatch, among: RowIndices, on: Sequence[str]
+    ) -> RowIndices:
+        """Return for each row the index of the source row with its key, or −1.
 
-        `on` are the columns in which these may differ: the rows have the others as they have.
+        Considers only the source rows `among`, and compares only the columns `on`: all these rows
+        agree in the other key columns.
         """
-        columns = comparable_keys(rows, on)
+        columns = normalize_keys(rows, on)
         wanted = self.keys.select(list(on))
         if len(among) < self.rows:
             wanted = wanted.take(pa.array(among))
@@ -78,46 +87,48 @@ class MergeSource:
             column = columns.column(name).combine_chunks()
             if column.null_count:
                 likely &= column.is_valid().to_numpy(zero_copy_only=False)
-            if _is_plain(column.type):
+            if _is_searchable(column.type):
                 known = pc.is_in(column, value_set=wanted.column(name).combine_chunks())
                 likely &= known.to_numpy(zero_copy_only=False)
         found = np.full(rows.num_rows, -1, dtype=np.int64)
         candidates = np.flatnonzero(likely)
         if len(candidates):
-            places = positions(columns.take(pa.array(candidates)), wanted)
+            places = find_positions(columns.take(pa.array(candidates)), wanted)
             found[candidates] = np.where(places < 0, -1, among[places])
         return found
 
 
-def merge_source(data: Any, on: str | Sequence[str], schema: Schema, shelf: Shelf) -> MergeSource:
-    """The rows of some data; a key that is there twice is refused with an example."""
-    names = key_columns(on, schema)
-    plain = plain_schema(schema)
-    held = parked(shelf, plain, conformed(reader_of(data), schema.arrow))
-    batches = [batch for batch in held.batches() if batch.num_rows]
+def read_merge_source(
+    data: Any, on: str | Sequence[str], schema: Schema, budget: SpillBudget
+) -> MergeSource:
+    """Read the data, and refuse duplicate keys, with an example."""
+    names = resolve_merge_keys(on, schema)
+    plain = to_row_schema(schema)
+    held = buffer_batches(budget, plain, conform_rows(to_reader(data), schema.arrow))
+    batches = [batch for batch in held.read_batches() if batch.num_rows]
     if held.is_in_memory:
         table = pa.Table.from_batches(batches, plain).combine_chunks()
-        batches = [readable(batch) for batch in table.to_batches()]
+        batches = [make_readable(batch) for batch in table.to_batches()]
     sizes = [batch.num_rows for batch in batches]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     key_batches = [batch.select(list(names)) for batch in batches]
-    whole = one_batch(key_batches, pa.schema([plain.field(name) for name in names]))
-    keys = comparable_keys(whole, names)
+    whole = combine_batches(key_batches, pa.schema([plain.field(name) for name in names]))
+    keys = normalize_keys(whole, names)
     present = np.ones(keys.num_rows, dtype=bool)
     for column in keys.columns:
         if column.null_count:
             present &= column.is_valid().to_numpy()
     keyed = np.flatnonzero(present)
     source = MergeSource(tuple(batches), starts, names, keys, keyed, plain)
-    _check_once(source)
+    _check_unique(source)
     return source
 
 
-def key_columns(on: str | Sequence[str], schema: Schema) -> tuple[str, ...]:
-    """The columns that `on` names, each once."""
+def resolve_merge_keys(on: str | Sequence[str], schema: Schema) -> tuple[str, ...]:
+    """Return the distinct columns that `on` names."""
     names = [on] if isinstance(on, str) else list(on) if isinstance(on, Sequence) else []
     if not names or not all(isinstance(name, str) for name in names):
-        raise SchemaMismatch(f"Cannot merge on {on!r}: expected a column, or a list of columns.")
+        raise InvalidArgument(f"Cannot merge on {on!r}: expected a column, or a list of columns.")
     found = []
     for name in names:
         try:
@@ -126,28 +137,28 @@ def key_columns(on: str | Sequence[str], schema: Schema) -> tuple[str, ...]:
             raise SchemaMismatch(f"Cannot merge on {name!r}: {error}") from None
         kind = schema.arrow.field(path[0]).type
         if len(path) > 1 or pt.is_nested(kind) or pt.is_null(kind):
-            what = f"it is inside {path[0]!r}" if len(path) > 1 else f"it is {kind}"
+            what = f"it is inside {path[0]!r}" if len(path) > 1 else f"its type is {kind}"
             raise SchemaMismatch(
-                f"Cannot merge on {name!r}: {what}, and keys are whole columns of numbers, text, "
-                "bytes, dates or times. Give it a column of its own."
+                f"Cannot merge on {name!r}: {what}; expected a top-level column of numbers, text, "
+                "bytes, dates or times. Add such a column."
             )
         found.append(path[0])
     return tuple(dict.fromkeys(found))
 
 
-def comparable_keys(rows: pa.RecordBatch, on: Sequence[str]) -> pa.Table:
-    """The keys with equal values in one form: one zero, one NaN, no dictionaries."""
-    return pa.table({name: one_form(rows.column(name)) for name in on})
+def normalize_keys(rows: pa.RecordBatch, on: Sequence[str]) -> pa.Table:
+    """Normalize keys so that equal values are identical: one zero, one NaN, no dictionaries."""
+    return pa.table({name: normalize_values(rows.column(name)) for name in on})
 
 
-def _is_plain(kind: pa.DataType) -> bool:
-    """Whether Arrow finds values of the type in a set."""
+def _is_searchable(kind: pa.DataType) -> bool:
+    """Return whether Arrow's `is_in` supports the type."""
     return not (pt.is_floating(kind) or pt.is_duration(kind) or pt.is_decimal(kind))
 
 
-def _check_once(source: MergeSource) -> None:
+def _check_unique(source: MergeSource) -> None:
     keys = source.keys.take(pa.array(source.keyed))
-    found = group(keys, keys.num_rows)
+    found = group_rows(keys, keys.num_rows)
     if found.count == keys.num_rows:
         return
     counts = np.bincount(found.codes)
@@ -156,6 +167,6 @@ def _check_once(source: MergeSource) -> None:
     key = ", ".join(f"{name} = {value!r}" for name, value in values.items())
     raise SchemaMismatch(
         f"Cannot merge: {counts[code]} rows of the data have the key {key}, and "
-        f"{int((counts > 1).sum())} keys are there more than once; expected each once. Keep one "
-        "row for each key."
+        f"{int((counts > 1).sum())} keys occur more than once; expected unique keys. Keep one row "
+        "for each key."
     )

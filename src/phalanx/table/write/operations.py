@@ -1,4 +1,4 @@
-"""What a table's writing methods do, whether their commits are seen at once or staged."""
+"""The write operations of a table, on main branches (weak mode) or in a transaction."""
 
 from __future__ import annotations
 
@@ -11,110 +11,118 @@ import numpy as np
 import pyarrow as pa
 
 from phalanx.errors import InvalidPredicate
-from phalanx.model.predicates.binding import bind
-from phalanx.model.predicates.predicate import TRUE, Predicate, all_of, among
-from phalanx.model.schema.rows import reader_of
+from phalanx.model.predicates.binding import bind_predicate
+from phalanx.model.predicates.predicate import TRUE, Predicate, all_of, one_of
+from phalanx.model.schema.rows import to_reader
 from phalanx.model.specs.partition_key import PartitionKey
-from phalanx.planning.pruning.fields import bound_fields
+from phalanx.planning.pruning.fields import bind_fields
+from phalanx.planning.pruning.leaf_columns import LEAF_OBJECT_ID, LEAF_VERSION
 from phalanx.planning.pruning.prune import prune
-from phalanx.planning.pruning.scan_plan import OBJECT_ID, READ_VERSION
 from phalanx.storage.commit.writing import (
     LeafWrite,
-    Reading,
-    deleting,
-    deleting_keys,
-    leaf_writes,
-    merged,
-    named,
+    ReadFootprint,
+    build_deletion,
+    build_key_deletion,
+    format_partitions,
+    merge_writes,
+    plan_leaf_writes,
 )
-from phalanx.storage.lance.parallel import THREADS, in_parallel
-from phalanx.storage.leaf.path_values import path_values
+from phalanx.storage.lance.parallel import THREADS, map_parallel
+from phalanx.storage.leaf.path_values import list_path_values
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.storage.state.table_state import LeafListing, Leaves
-from phalanx.storage.streams.shuffle import Shuffled
-from phalanx.table.read.scan import plan_of
-from phalanx.table.write.incoming_rows import Arriving, LocalRows, Statement, Target, shuffled
+from phalanx.storage.state.table_state import Leaves, TableState
+from phalanx.storage.streams.shuffle import ShuffledRows
+from phalanx.table.read.scan import plan_scan
+from phalanx.table.write.incoming_rows import (
+    IncomingRows,
+    LocalRows,
+    Statement,
+    Target,
+    shuffle_rows,
+)
 
-# How to finish what reached only some partitions.
-REPEAT = "Call it again with the same arguments: that gives the same table as one whole call."
+# How to finish a write that reached only some partitions.
+REPEAT_CALL = "Call it again with the same arguments: that gives the same table as one whole call."
 _APPEND_THE_REST = (
-    "Append the rows of the partitions not written; where these partitions held no other rows, "
-    "overwrite_partitions with the same data does it too."
+    "Append the rows of the partitions not written; if these partitions held no other rows, "
+    "overwrite_partitions with the same data also does it."
 )
 _ROWS_MAY_BE_TWICE = (
-    "Rows that moved from one partition to another may be in both, or in neither. Look at these "
-    "partitions before you run it again, or use strong mode, where all of it is done or nothing."
+    "Rows that moved from one partition to another may be in both, or in neither. Check these "
+    "partitions before you run it again, or use strong mode, where a write is atomic."
 )
 
 
-# What a snapshot is called that adds rows which were computed from others of the table.
-INSERT = "insert"
+# The operation of a snapshot whose new rows were computed from rows of the table.
+INSERT_OPERATION = "insert"
 
-# Runs a statement, more than once where another writer's commit makes it look again.
+# Runs a statement, and repeats it after a conflict with another writer.
 Run = Callable[[Statement], int]
 
 
-def append(manifest: LeafListing, run: Run, data: Any) -> int:
-    """Add rows, each to its partition under the newest spec; returns how many."""
-    with _local(manifest, data) as rows:
-        return add(run, LocalRows(rows))
+def append(state: TableState, run: Run, data: Any) -> int:
+    """Add rows to their partitions under the newest spec, and return how many."""
+    with _shuffle_data(state, data) as rows:
+        return add_rows(run, LocalRows(rows))
 
 
-def overwrite(manifest: LeafListing, run: Run, data: Any, where: str) -> int:
-    """Replace the rows that match `where` by rows that match it too; returns how many came."""
-    predicate = bind(where, manifest.properties.schema)
-    with _local(manifest, data, predicate, where) as rows:
+def overwrite(state: TableState, run: Run, data: Any, where: str) -> int:
+    """Replace the rows that match `where` by rows that match it too; return the rows added."""
+    predicate = bind_predicate(where, state.properties.schema)
+    with _shuffle_data(state, data, predicate, where) as rows:
         return replace_matching(run, LocalRows(rows), predicate)
 
 
-def overwrite_partitions(manifest: LeafListing, run: Run, data: Any) -> int:
-    """Replace the partitions (under the newest spec) that the data touches; how many rows came."""
-    with _local(manifest, data) as rows:
+def overwrite_partitions(state: TableState, run: Run, data: Any) -> int:
+    """Replace the partitions (under the newest spec) of the data, and return the rows added."""
+    with _shuffle_data(state, data) as rows:
         return replace_partitions(run, LocalRows(rows))
 
 
-def add(run: Run, rows: Arriving, read: Sequence[Reading] = ()) -> int:
-    """Add rows that are on their way; how many.
+def add_rows(run: Run, rows: IncomingRows, read: Sequence[ReadFootprint] = ()) -> int:
+    """Add incoming rows, and return how many.
 
-    Rows that were computed from others of the table are inserted, not just appended.
+    Rows computed from rows of the table (`read`) are inserted, not appended.
     """
 
     def statement(target: Target) -> int:
-        note(target, read)
-        operation = INSERT if read else "append"
-        return target.commit(rows.arrive(target), operation, _APPEND_THE_REST)
+        record_reads(target, read)
+        operation = INSERT_OPERATION if read else "append"
+        return target.apply(rows.stage(target), operation, _APPEND_THE_REST)
 
     if rows.rows:
         run(statement)
     return rows.rows
 
 
-def note(target: Target, read: Sequence[Reading]) -> None:
-    """Tell a target all that a statement has read."""
+def record_reads(target: Target, read: Sequence[ReadFootprint]) -> None:
+    """Record all that a statement has read."""
     for each in read:
-        target.has_read(each)
+        target.record_read(each)
 
 
 def replace_matching(
-    run: Run, rows: Arriving, predicate: Predicate, read: Sequence[Reading] = ()
+    run: Run, rows: IncomingRows, predicate: Predicate, read: Sequence[ReadFootprint] = ()
 ) -> int:
-    """Replace the rows that match a predicate by others; how many came."""
-    return _replace(run, rows, lambda now: deletions(now, predicate), "overwrite", read)
+    """Replace the rows that match a predicate, and return the rows added."""
+    return _replace_rows(run, rows, lambda now: plan_deletions(now, predicate), "overwrite", read)
 
 
-def replace_partitions(run: Run, rows: Arriving, read: Sequence[Reading] = ()) -> int:
-    """Replace the partitions that the rows belong to, wherever they are stored; how many came."""
+def replace_partitions(run: Run, rows: IncomingRows, read: Sequence[ReadFootprint] = ()) -> int:
+    """Replace the partitions of the rows, under any spec, and return the rows added."""
     if not rows.rows:
         return 0
-    return _replace(run, rows, lambda now: _replaced(now, rows.keys), "overwrite_partitions", read)
+    return _replace_rows(
+        run, rows, lambda now: _plan_replaced(now, rows.keys), "overwrite_partitions", read
+    )
 
 
-def replace_files(run: Run, rows: Arriving, removed: Sequence[LeafWrite]) -> int:
-    """Add rows, and remove the files that they were in; how many came."""
+def replace_row_files(run: Run, rows: IncomingRows, removed: Sequence[LeafWrite]) -> int:
+    """Add rows, remove the files that held them, and return the rows added."""
 
     def statement(target: Target) -> int:
         deletions = {write.location.uri: write for write in removed}
-        return target.commit(merged(rows.arrive(target), deletions), "rewrite", REPEAT)
+        return target.apply(merge_writes(rows.stage(target), deletions), "rewrite", REPEAT_CALL)
 
     run(statement)
     return rows.rows
@@ -122,131 +130,133 @@ def replace_files(run: Run, rows: Arriving, removed: Sequence[LeafWrite]) -> int
 
 def change_rows(
     run: Run,
-    rows: Arriving,
+    rows: IncomingRows,
     removed: Sequence[LeafWrite],
     operation: str,
-    read: Sequence[Reading] = (),
+    read: Sequence[ReadFootprint] = (),
 ) -> int:
-    """Remove rows that were found before, and add others; how many came."""
+    """Remove rows that were found before, add others, and return the rows added."""
 
     def statement(target: Target) -> int:
-        note(target, read)
-        gone = {write.location.uri: replace(write) for write in removed}
-        writes = merged(rows.arrive(target), gone)
+        record_reads(target, read)
+        removals = {write.location.uri: replace(write) for write in removed}
+        writes = merge_writes(rows.stage(target), removals)
         for write in writes:
-            write.gives = write.deletion is not None
+            write.moves_rows_out = write.deletion is not None
             if write.deletion is None:
-                # Others give some of these rows up: they are here before they are gone there.
-                write.moved, write.fragments = write.fragments, ()
-        return target.commit(writes, operation, _ROWS_MAY_BE_TWICE)
+                # Other leaves lose some of these rows: add them here before they are removed there.
+                write.moved_in, write.fragments = write.fragments, ()
+        return target.apply(writes, operation, _ROWS_MAY_BE_TWICE)
 
     run(statement)
     return rows.rows
 
 
-def _replace(
+def _replace_rows(
     run: Run,
-    rows: Arriving,
-    removed: Callable[[LeafListing], Iterable[LeafWrite]],
+    rows: IncomingRows,
+    removed: Callable[[TableState], Iterable[LeafWrite]],
     operation: str,
-    read: Sequence[Reading] = (),
+    read: Sequence[ReadFootprint] = (),
 ) -> int:
     def statement(target: Target) -> int:
-        note(target, read)
-        target.depend_on(functools.partial(_footprint, removed), replaced=True)
-        writes = rows.arrive(target)
-        deletions = {write.location.uri: write for write in removed(target.manifest)}
-        return target.commit(merged(writes, deletions), operation, REPEAT)
+        record_reads(target, read)
+        target.depend_on(functools.partial(_find_versions, removed), replaced=True)
+        writes = rows.stage(target)
+        deletions = {write.location.uri: write for write in removed(target.state)}
+        return target.apply(merge_writes(writes, deletions), operation, REPEAT_CALL)
 
     run(statement)
     return rows.rows
 
 
-def delete(manifest: LeafListing, run: Run, where: str, *, in_turn: bool = False) -> int:
-    """Remove the rows that match; returns how many.
+def delete(state: TableState, run: Run, where: str, *, serializable: bool = False) -> int:
+    """Remove the rows that match, and return how many.
 
-    With `in_turn` it is as if no other statement had run meanwhile: it starts over if one has
-    changed where it looked for the rows.
+    With `serializable` it starts over if another statement changed the leaves that it searched,
+    so that the result is as if no other statement had run meanwhile.
     """
-    predicate = bind(where, manifest.properties.schema)
+    predicate = bind_predicate(where, state.properties.schema)
 
     def statement(target: Target) -> int:
-        removed = functools.partial(deletions, predicate=predicate)
-        footprint = functools.partial(_footprint, removed)
+        removed = functools.partial(plan_deletions, predicate=predicate)
+        footprint = functools.partial(_find_versions, removed)
         target.depend_on(footprint, replaced=False)
-        if in_turn and isinstance(target.manifest, Manifest):
-            target.has_read(Reading(footprint, target.manifest.version))
-        return target.commit(list(removed(target.manifest)), "delete", REPEAT)
+        if serializable and isinstance(target.state, Manifest):
+            target.record_read(ReadFootprint(footprint, target.state.version))
+        return target.apply(list(removed(target.state)), "delete", REPEAT_CALL)
 
     return run(statement)
 
 
-def drop_partitions(manifest: LeafListing, run: Run, where: str) -> int:
-    """Take the partitions all of whose rows match out of the table; returns how many.
+def drop_partitions(state: TableState, run: Run, where: str) -> int:
+    """Drop the partitions of which all rows match, and return how many.
 
-    By the values that partitions have, and no data: one that may match in part is refused, unless
-    it has no rows.
+    Decides by partition values, without reading data. Refuses a partition that may match in part,
+    unless it has no rows.
     """
-    predicate = bind(where, manifest.properties.schema)
+    predicate = bind_predicate(where, state.properties.schema)
 
     def statement(target: Target) -> int:
-        chosen = whole_partitions(target.manifest, predicate)
-        if (some := _first_with_rows(target.manifest, chosen.partial)) is not None:
+        chosen = choose_partitions(target.state, predicate)
+        if (some := _find_first_with_rows(target.state, chosen.partial)) is not None:
             raise InvalidPredicate(
-                f"Cannot drop partitions where {where!r}: partition {named([some])} may match "
-                "in part, and it is dropped as a whole or not at all. Choose a predicate that its "
-                "values decide, or remove rows with delete()."
+                f"Cannot drop partitions where {where!r}: partition {format_partitions([some])} "
+                "may match in part, and partitions are only dropped whole. Choose a predicate that "
+                "the partition values decide, or remove rows with delete()."
             )
-        looked_at = functools.partial(_dropped_versions, predicate=predicate)
+        looked_at = functools.partial(_find_dropped_versions, predicate=predicate)
         target.depend_on(looked_at, replaced=False)
-        return target.drop(chosen.whole, REPEAT)
+        return target.drop(chosen.whole, REPEAT_CALL)
 
     return run(statement)
 
 
-def _dropped_versions(manifest: LeafListing, predicate: Predicate) -> dict[str, int | None]:
-    return versions_of(whole_partitions(manifest, predicate).whole)
+def _find_dropped_versions(state: TableState, predicate: Predicate) -> dict[str, int | None]:
+    return versions_of(choose_partitions(state, predicate).whole)
 
 
 def versions_of(leaves: Mapping[int, pa.Table]) -> dict[str, int | None]:
-    """The versions of some leaves, by object id."""
+    """Return the versions of some leaves, by object id."""
     return {
         name: version
         for some in leaves.values()
         for name, version in zip(
-            some.column(OBJECT_ID).to_pylist(), some.column(READ_VERSION).to_pylist(), strict=True
+            some.column(LEAF_OBJECT_ID).to_pylist(),
+            some.column(LEAF_VERSION).to_pylist(),
+            strict=True,
         )
     }
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPartitions:
-    """The leaves all of whose rows match, by their values, and those that may have some."""
+    """The leaves of which all rows match by their partition values, and those that may in part."""
 
     whole: Leaves
     partial: Leaves
 
 
-def whole_partitions(manifest: LeafListing, predicate: Predicate) -> ChosenPartitions:
-    """The leaves that a predicate chooses, by spec."""
-    plan = plan_of(manifest, predicate)
+def choose_partitions(state: TableState, predicate: Predicate) -> ChosenPartitions:
+    """Split the leaves by whether a predicate matches all of their rows or perhaps some."""
+    plan = plan_scan(state, predicate)
     chosen = ChosenPartitions({}, {})
     for number, leaves in plan.leaves.items():
         residuals = plan.residuals[number]
         is_whole = np.array([each == TRUE for each in residuals.predicates], dtype=bool)
-        matches_all = is_whole[residuals.places]
+        matches_all = is_whole[residuals.indices]
         chosen.whole[number] = leaves.filter(pa.array(matches_all))
         chosen.partial[number] = leaves.filter(pa.array(~matches_all))
     return chosen
 
 
-def _first_with_rows(manifest: LeafListing, leaves: Leaves) -> PartitionKey | None:
-    """The first of some leaves that has rows; no more are opened than that takes."""
+def _find_first_with_rows(state: TableState, leaves: Leaves) -> PartitionKey | None:
+    """Return the key of the first leaf that has rows; opens leaves only until then."""
     for number, some in leaves.items():
         for start in range(0, some.num_rows, THREADS):
             few = some.slice(start, THREADS)
-            writes = list(leaf_writes(manifest, number, few, [None] * few.num_rows))
-            counts = in_parallel(
+            writes = list(plan_leaf_writes(state, number, few, [None] * few.num_rows))
+            counts = map_parallel(
                 lambda write: write.location.open_leaf(write.version).count_rows(), writes
             )
             for write, count in zip(writes, counts, strict=True):
@@ -255,48 +265,48 @@ def _first_with_rows(manifest: LeafListing, leaves: Leaves) -> PartitionKey | No
     return None
 
 
-def _footprint(
-    removed: Callable[[LeafListing], Iterable[LeafWrite]], manifest: LeafListing
+def _find_versions(
+    removed: Callable[[TableState], Iterable[LeafWrite]], state: TableState
 ) -> dict[str, int | None]:
-    return {write.object_id: write.version for write in removed(manifest)}
+    return {write.object_id: write.version for write in removed(state)}
 
 
-def _local(
-    manifest: LeafListing, data: Any, predicate: Predicate = TRUE, where: str = "true"
-) -> Shuffled:
+def _shuffle_data(
+    state: TableState, data: Any, predicate: Predicate = TRUE, where: str = "true"
+) -> ShuffledRows:
     in_memory = isinstance(data, pa.Table | pa.RecordBatch)
-    return shuffled(manifest, reader_of(data), predicate, where, in_memory=in_memory)
+    return shuffle_rows(state, to_reader(data), predicate, where, in_memory=in_memory)
 
 
-def deletions(manifest: LeafListing, predicate: Predicate) -> Iterator[LeafWrite]:
-    """The removal of the matching rows from every leaf that may have some."""
-    plan = plan_of(manifest, predicate)
-    schema = manifest.properties.schema
+def plan_deletions(state: TableState, predicate: Predicate) -> Iterator[LeafWrite]:
+    """Plan the removal of the matching rows from each leaf that may have some."""
+    plan = plan_scan(state, predicate)
+    schema = state.properties.schema
     for number, leaves in plan.leaves.items():
         residuals = plan.residuals[number]
-        paths = path_values(leaves, manifest.path_columns)
+        paths = list_path_values(leaves, state.path_columns)
         removals = [
-            deleting(residuals.predicates[place], schema, path)
-            for place, path in zip(residuals.places.tolist(), paths, strict=True)
+            build_deletion(residuals.predicates[place], schema, path)
+            for place, path in zip(residuals.indices.tolist(), paths, strict=True)
         ]
-        yield from leaf_writes(manifest, number, leaves, removals)
+        yield from plan_leaf_writes(state, number, leaves, removals)
 
 
-def _replaced(manifest: LeafListing, touched: pa.Table) -> Iterator[LeafWrite]:
-    """The removal of the rows in these partitions of the newest spec, wherever they are."""
-    properties = manifest.properties
+def _plan_replaced(state: TableState, touched: pa.Table) -> Iterator[LeafWrite]:
+    """Plan the removal of the rows in these partitions of the newest spec, under any spec."""
+    properties = state.properties
     spec, schema = properties.spec, properties.schema
-    newest = manifest.of_partitions(touched)
-    everything = [deleting(TRUE, schema)] * newest.num_rows
-    yield from leaf_writes(manifest, spec.id, newest, everything)
+    newest = state.list_partition_leaves(touched)
+    everything = [build_deletion(TRUE, schema)] * newest.num_rows
+    yield from plan_leaf_writes(state, spec.id, newest, everything)
     older = {number: other for number, other in properties.specs.items() if number != spec.id}
     known = [
-        among(field.term, touched.column(field.field.field_id).combine_chunks())
-        for field in bound_fields(spec, schema)
+        one_of(field.term, touched.column(field.field.field_id).combine_chunks())
+        for field in bind_fields(spec, schema)
         if field.term is not None
     ]
     pruning = prune(all_of(known), older, schema)
-    leaves = manifest.leaves(pruning) if older else {}
+    leaves = state.list_leaves(pruning) if older else {}
     for number in older:
-        removals = [deleting_keys(touched, spec, schema)] * leaves[number].num_rows
-        yield from leaf_writes(manifest, number, leaves[number], removals)
+        removals = [build_key_deletion(touched, spec, schema)] * leaves[number].num_rows
+        yield from plan_leaf_writes(state, number, leaves[number], removals)

@@ -1,4 +1,4 @@
-"""Retention: partitions that are outside of what is to be kept go, whole and without a look."""
+"""Retention: drop partitions outside of a predicate, by their values and without reading data."""
 
 from __future__ import annotations
 
@@ -8,51 +8,57 @@ from datetime import UTC, datetime
 from typing import Any
 
 from phalanx.errors import InvalidPredicate
-from phalanx.model.predicates.binding import bind
-from phalanx.model.predicates.predicate import TRUE, Predicate, columns_of
-from phalanx.model.predicates.relative_times import with_moments
-from phalanx.model.specs.partition_key import PartitionKey, json_value, keys_of
-from phalanx.planning.pruning.fields import bound_fields
-from phalanx.planning.pruning.scan_plan import counted, located
-from phalanx.storage.commit.writing import named
-from phalanx.storage.lance.parallel import in_parallel
+from phalanx.model.predicates.binding import bind_predicate
+from phalanx.model.predicates.predicate import TRUE, Predicate, find_predicate_columns
+from phalanx.model.predicates.relative_times import resolve_relative_times
+from phalanx.model.specs.partition_key import PartitionKey, read_keys, to_json_value
+from phalanx.planning.formatting import format_count
+from phalanx.planning.pruning.fields import bind_fields
+from phalanx.planning.pruning.leaf_columns import list_leaf_versions
+from phalanx.storage.commit.writing import format_partitions
+from phalanx.storage.lance.parallel import map_parallel
 from phalanx.storage.leaf.reading import LeafScan
-from phalanx.storage.state.table_state import LeafListing
-from phalanx.table.read.scan import scan_of
+from phalanx.storage.state.table_state import TableState
+from phalanx.table.read.scan import make_scan
 from phalanx.table.write.incoming_rows import Statement, Target
-from phalanx.table.write.operations import REPEAT, deletions, versions_of, whole_partitions
+from phalanx.table.write.operations import (
+    REPEAT_CALL,
+    choose_partitions,
+    plan_deletions,
+    versions_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class OutsidePartition:
-    """A partition with rows outside of what is kept, and where it is."""
+class ExpiredPartition:
+    """A partition with rows outside of the retention, and its location."""
 
     key: PartitionKey
     location: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The partition as JSON has it."""
-        values = [json_value(value) for value in self.key.values]
+        """Return the partition as JSON-ready values."""
+        values = [to_json_value(value) for value in self.key.values]
         return {"spec_id": self.key.spec_id, "values": values, "location": self.location}
 
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What a retention dropped; or what it would drop, where it was only asked.
+    """The partitions that a retention dropped, or would drop (`dry_run`).
 
-    `where` is what all rows that go match. The `dropped` partitions have no other rows. Those in
-    `partial` may have some, and `rows` of theirs were deleted (None: they stay as they are).
+    All removed rows match `where`. The `dropped` partitions have no other rows. Those in `partial`
+    may have some; `rows` is the number of rows deleted from them (None: they are left unchanged).
     """
 
     where: str
-    dropped: tuple[OutsidePartition, ...]
-    partial: tuple[OutsidePartition, ...]
+    dropped: tuple[ExpiredPartition, ...]
+    partial: tuple[ExpiredPartition, ...]
     total_partitions: int
     rows: int | None
     dry_run: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """Return the result as JSON-ready values."""
         return {
             "dry_run": self.dry_run,
             "where": self.where,
@@ -63,50 +69,54 @@ class Retained:
         }
 
     def __str__(self) -> str:
-        total = counted(self.total_partitions, "partition")
+        total = format_count(self.total_partitions, "partition")
         lines = [f"{'Would drop' if self.dry_run else 'Dropped'} {len(self.dropped):,} of {total}."]
         if self.rows is not None:
             verb = "Would delete" if self.dry_run else "Deleted"
-            lines.append(f"{verb} {counted(self.rows, 'row')} of {_others(self)}.")
+            lines.append(f"{verb} {format_count(self.rows, 'row')} of {_count_partial(self)}.")
         elif self.partial:
-            keys = named([each.key for each in self.partial])
+            keys = format_partitions([each.key for each in self.partial])
             stays = "stays" if len(self.partial) == 1 else "stay"
-            lines.append(f"{_others(self)} may have rows to keep, and {stays} whole: {keys}.")
+            lines.append(
+                f"{_count_partial(self)} may have rows to keep, and {stays} whole: {keys}."
+            )
         return "\n".join(lines)
 
 
-def _others(found: Retained) -> str:
-    return counted(len(found.partial), "other partition")
+def _count_partial(found: Retained) -> str:
+    return format_count(len(found.partial), "other partition")
 
 
 def retain(
-    manifest: LeafListing, run: Callable[[Statement], int] | None, keep: str, rows: bool
+    state: TableState, run: Callable[[Statement], int] | None, keep: str, rows: bool
 ) -> Retained:
-    """Drop the partitions in which `keep` is false for every row; without `run` only say which.
+    """Drop the partitions in which `keep` is false for every row; without `run` only find them.
 
-    Where it is NULL, as for a row without a date, nobody knows: such rows stay. With `rows` also
-    the rows for which it is false in other partitions are deleted.
+    Rows for which it is NULL, such as a row without a date, stay. With `rows` it also deletes the
+    rows for which it is false from other partitions.
     """
-    schema = manifest.properties.schema
-    text = with_moments(keep, schema, datetime.now(UTC))
-    bind(text, schema)
+    schema = state.properties.schema
+    text = resolve_relative_times(keep, schema, datetime.now(UTC))
+    bind_predicate(text, schema)
     where = f"NOT ({text})"
-    gone = bind(where, schema)
+    expired = bind_predicate(where, schema)
     if not rows:
-        _check_decided(manifest, gone, keep)
+        _check_prunable(state, expired, keep)
     if run is None:
-        return _found(manifest, gone, where, _rows_in(manifest, where) if rows else None, True)
+        return _find_expired(
+            state, expired, where, _count_partial_rows(state, where) if rows else None, True
+        )
     found: Retained | None = None
 
     def statement(target: Target) -> int:
         nonlocal found
-        found = _found(target.manifest, gone, where, None, False)
-        chosen = whole_partitions(target.manifest, gone)
-        target.depend_on(lambda now: _looked_at(now, gone), replaced=False)
-        target.drop(chosen.whole, REPEAT)
+        found = _find_expired(target.state, expired, where, None, False)
+        chosen = choose_partitions(target.state, expired)
+        target.depend_on(lambda now: _find_versions(now, expired), replaced=False)
+        target.drop(chosen.whole, REPEAT_CALL)
         if not rows:
             return 0
-        return target.commit(list(deletions(target.manifest, gone)), "delete", REPEAT)
+        return target.apply(list(plan_deletions(target.state, expired)), "delete", REPEAT_CALL)
 
     deleted = run(statement)
     assert found is not None
@@ -120,48 +130,52 @@ def retain(
     )
 
 
-def _looked_at(manifest: LeafListing, gone: Predicate) -> dict[str, int | None]:
-    chosen = whole_partitions(manifest, gone)
+def _find_versions(state: TableState, expired: Predicate) -> dict[str, int | None]:
+    chosen = choose_partitions(state, expired)
     return versions_of(chosen.whole) | versions_of(chosen.partial)
 
 
-def _found(
-    manifest: LeafListing, gone: Predicate, where: str, rows: int | None, dry_run: bool
+def _find_expired(
+    state: TableState, expired: Predicate, where: str, rows: int | None, dry_run: bool
 ) -> Retained:
-    chosen = whole_partitions(manifest, gone)
+    chosen = choose_partitions(state, expired)
     whole, partial = (
         tuple(
-            OutsidePartition(key, manifest.root.child(location).uri)
+            ExpiredPartition(key, state.root.leaf(location).uri)
             for number, some in leaves.items()
             for key, (location, _) in zip(
-                keys_of(manifest.keys_of_leaves(number, some)), located(some), strict=True
+                read_keys(state.leaf_keys(number, some)),
+                list_leaf_versions(some),
+                strict=True,
             )
         )
         for leaves in (chosen.whole, chosen.partial)
     )
-    return Retained(where, whole, partial, manifest.total_partitions, rows, dry_run)
+    return Retained(where, whole, partial, state.total_partitions, rows, dry_run)
 
 
-def _rows_in(manifest: LeafListing, where: str) -> int:
-    """How many rows match in partitions that have others, too."""
-    scans = scan_of(manifest, where, None, None).leaf_scans()
-    return sum(in_parallel(LeafScan.count_rows, [each for each in scans if each.predicate != TRUE]))
+def _count_partial_rows(state: TableState, where: str) -> int:
+    """Count the matching rows of partitions that match in part."""
+    scans = make_scan(state, where, None, None).leaf_scans()
+    return sum(
+        map_parallel(LeafScan.count_rows, [each for each in scans if each.predicate != TRUE])
+    )
 
 
-def _check_decided(manifest: LeafListing, gone: Predicate, keep: str) -> None:
-    """Refuse what says nothing of partitions: nothing would ever go."""
-    properties = manifest.properties
+def _check_prunable(state: TableState, expired: Predicate, keep: str) -> None:
+    """Refuse a predicate on no partition source: it would never drop a partition."""
+    properties = state.properties
     sources = {
         path[0]
         for spec in properties.specs.values()
-        for field in bound_fields(spec, properties.schema)
+        for field in bind_fields(spec, properties.schema)
         for path in field.sources
         if path is not None
     }
-    read = {path[0] for path in columns_of(gone)}
+    read = {path[0] for path in find_predicate_columns(expired)}
     if read and not read & sources:
         by = properties.spec.label(properties.schema) or "nothing"
         raise InvalidPredicate(
-            f"Cannot retain partitions by {keep!r}: the table is partitioned by {by}, which says "
-            "nothing of it. Delete rows instead: with rows=True (--rows in the shell), or delete()."
+            f"Cannot retain partitions by {keep!r}: the table is partitioned by {by}, which does "
+            "not decide it. Delete rows instead: with rows=True (--rows in the shell), or delete()."
         )

@@ -1,4 +1,4 @@
-"""Updates: rows that match get new values, and go where they belong then."""
+"""Update: assign new values to matching rows, and move them to their new partitions."""
 
 from __future__ import annotations
 
@@ -8,84 +8,84 @@ from collections.abc import Iterator, Mapping
 import lance
 
 from phalanx.model.predicates.assignments import Assignments, bind_assignments
-from phalanx.model.predicates.binding import bind
+from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.predicate import Predicate
-from phalanx.model.schema.rows import plain_schema
+from phalanx.model.schema.rows import to_row_schema
 from phalanx.model.specs.spec import PartitionSpec
-from phalanx.storage.commit.leaf_edits import Edited, Editor, LeafEdit
-from phalanx.storage.commit.writing import leaf_writes
-from phalanx.storage.leaf.path_values import PathValues, path_values
-from phalanx.storage.leaf.reading import addressed
-from phalanx.storage.state.table_state import LeafListing
-from phalanx.storage.streams.spill_buffer import Shelf
-from phalanx.table.read.scan import plan_of
+from phalanx.storage.commit.leaf_edits import EditedBatch, Editor, LeafEdit
+from phalanx.storage.commit.writing import plan_leaf_writes
+from phalanx.storage.leaf.path_values import PathValues, list_path_values
+from phalanx.storage.leaf.reading import read_with_addresses
+from phalanx.storage.state.table_state import TableState
+from phalanx.storage.streams.spill_buffer import SpillBudget
+from phalanx.table.read.scan import plan_scan
 from phalanx.table.write.incoming_rows import Target
 from phalanx.table.write.operations import Run
-from phalanx.table.write.row_edits import changing_fields, committed, edited, moves
+from phalanx.table.write.row_edits import apply_edits, edit_leaves, find_affected_fields, find_moved
 
-_CHOOSE_THE_REST = (
-    "Rows that were updated may match again: call it again with a `where` that chooses only "
+_UPDATE_THE_REST = (
+    "Rows that were updated may match again: call it again with a `where` that selects only "
     "partitions that were not written."
 )
 
 
-def update(manifest: LeafListing, run: Run, where: str, assignments: Mapping[str, str]) -> int:
-    """Give the rows that match new values; returns how many.
+def update(state: TableState, run: Run, where: str, assignments: Mapping[str, str]) -> int:
+    """Assign new values to the rows that match, and return how many.
 
-    A row stays in its leaf while its partition values, under the spec of that leaf, are the same;
-    else it goes to its partition under the newest spec.
+    A row stays in its leaf if its partition values under the spec of that leaf stay the same;
+    otherwise it moves to its partition under the newest spec.
     """
-    schema = manifest.properties.schema
-    predicate = bind(where, schema)
+    schema = state.properties.schema
+    predicate = bind_predicate(where, schema)
     new = bind_assignments(assignments, schema)
 
     def statement(target: Target) -> int:
-        target.depend_on(functools.partial(_footprint, predicate), replaced=False)
-        with Shelf() as shelf:
-            done = edited(target, list(_edits(target.manifest, predicate, new)), shelf)
+        target.depend_on(functools.partial(_find_versions, predicate), replaced=False)
+        with SpillBudget() as budget:
+            done = edit_leaves(target, list(_plan_edits(target.state, predicate, new)), budget)
             with done.moved:
-                return committed(target, done, None, "update", _CHOOSE_THE_REST)
+                return apply_edits(target, done, None, "update", _UPDATE_THE_REST)
 
     return run(statement)
 
 
-def _footprint(predicate: Predicate, manifest: LeafListing) -> dict[str, int | None]:
-    plan = plan_of(manifest, predicate)
+def _find_versions(predicate: Predicate, state: TableState) -> dict[str, int | None]:
+    plan = plan_scan(state, predicate)
     return {
         write.object_id: write.version
         for number, leaves in plan.leaves.items()
-        for write in leaf_writes(manifest, number, leaves, [None] * leaves.num_rows)
+        for write in plan_leaf_writes(state, number, leaves, [None] * leaves.num_rows)
     }
 
 
-def _edits(manifest: LeafListing, predicate: Predicate, new: Assignments) -> Iterator[LeafEdit]:
-    """The update of every leaf that may have matching rows."""
-    plan = plan_of(manifest, predicate)
-    properties = manifest.properties
+def _plan_edits(state: TableState, predicate: Predicate, new: Assignments) -> Iterator[LeafEdit]:
+    """Plan the update of each leaf that may have matching rows."""
+    plan = plan_scan(state, predicate)
+    properties = state.properties
     number = 0
     for spec_id, leaves in plan.leaves.items():
         residuals = plan.residuals[spec_id]
-        writes = leaf_writes(manifest, spec_id, leaves, [None] * leaves.num_rows)
-        paths = path_values(leaves, manifest.path_columns)
-        for write, place, path in zip(writes, residuals.places.tolist(), paths, strict=True):
+        writes = plan_leaf_writes(state, spec_id, leaves, [None] * leaves.num_rows)
+        paths = list_path_values(leaves, state.path_columns)
+        for write, place, path in zip(writes, residuals.indices.tolist(), paths, strict=True):
             residual = residuals.predicates[place]
-            editor = _editor(residual, new, properties.specs[spec_id], path)
-            yield LeafEdit(number, write, editor, plain_schema(properties.schema))
+            editor = _make_editor(residual, new, properties.specs[spec_id], path)
+            yield LeafEdit(number, write, editor, to_row_schema(properties.schema))
             number += 1
 
 
-def _editor(
+def _make_editor(
     predicate: Predicate, new: Assignments, spec: PartitionSpec, path: PathValues | None
 ) -> Editor:
     schema = new.schema
-    fields = changing_fields(spec, schema, new.columns)
+    fields = find_affected_fields(spec, schema, new.columns)
 
     def edit(
         dataset: lance.LanceDataset, fragments: list[lance.LanceFragment] | None
-    ) -> Iterator[Edited]:
-        found = addressed(dataset, predicate, schema, schema.names, path, fragments)
+    ) -> Iterator[EditedBatch]:
+        found = read_with_addresses(dataset, predicate, schema, schema.names, path, fragments)
         for addresses, rows in found:
-            updated = new.applied(rows)
-            yield Edited(addresses, updated, moves(fields, schema, rows, updated))
+            updated = new.apply(rows)
+            yield EditedBatch(addresses, updated, find_moved(fields, schema, rows, updated))
 
     return edit

@@ -1,4 +1,4 @@
-"""Has every Python process of a Spark session write with faults, also for statements of SQL.
+"""Makes every Python process of a Spark session write with faults, also for SQL statements.
 
 `PHALANX_TEST_FAULTS` names a file with the faults as JSON, which may change while Spark runs.
 """
@@ -18,7 +18,7 @@ _MODULE = "phalanx.spark.source.source"
 
 
 class _Faulty(Loader):
-    """Loads the data source, and has its writers struck."""
+    """Loads the data source, and makes its writers fail."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

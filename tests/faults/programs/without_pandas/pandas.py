@@ -1,3 +1,3 @@
-"""Stands before pandas, which takes a third of each worker's start: pyarrow does without it."""
+"""Hides pandas, which takes a third of each worker's start. PyArrow works without it."""
 
 raise ImportError("left out")

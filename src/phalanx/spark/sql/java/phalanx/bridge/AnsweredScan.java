@@ -11,18 +11,18 @@ import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.types.StructType;
 
-/** Aggregates that Python knows without reading a row. */
-final class AnsweredScan implements LocalScan, SupportsReportStatistics, Reads.Looking {
+/** Aggregates that Python answers from metadata, without reading rows. */
+final class AnsweredScan implements LocalScan, SupportsReportStatistics, Reads.ReportingScan {
     private final StructType columns;
     private final InternalRow[] rows;
-    private final byte[] looked;
+    private final byte[] readSet;
 
-    AnsweredScan(StructType columns, JsonNode answer, boolean isOfThePast) {
+    AnsweredScan(StructType columns, JsonNode answer, boolean isPastSnapshot) {
         JsonNode texts = answer.get("rows");
         this.columns = columns;
-        JsonNode told = answer.get("looked");
-        boolean isNothing = isOfThePast || told.isNull();
-        this.looked = isNothing ? null : Base64.getDecoder().decode(told.asText());
+        JsonNode text = answer.get("read_set");
+        boolean hasNone = isPastSnapshot || text.isNull();
+        this.readSet = hasNone ? null : Base64.getDecoder().decode(text.asText());
         this.rows = new InternalRow[texts.size()];
         for (int i = 0; i < rows.length; i++) {
             rows[i] = Values.row(texts.get(i), columns);
@@ -30,8 +30,8 @@ final class AnsweredScan implements LocalScan, SupportsReportStatistics, Reads.L
     }
 
     @Override
-    public Collection<byte[]> looked() {
-        return looked == null ? List.of() : List.of(looked);
+    public Collection<byte[]> readSets() {
+        return readSet == null ? List.of() : List.of(readSet);
     }
 
     @Override

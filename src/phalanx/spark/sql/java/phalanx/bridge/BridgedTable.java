@@ -7,7 +7,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A table as Spark sees it: who reads it and who writes to it. */
+/** A table that is loaded by its path: builds its scans and writes. */
 final class BridgedTable extends PythonTable {
     private final Source source;
     private final StructType schema;
@@ -26,20 +26,20 @@ final class BridgedTable extends PythonTable {
 
     static ScanBuilder scanBuilder(
             Source source, StructType schema, CaseInsensitiveStringMap options) {
-        // What is told of a table has no conditions.
+        // Metadata tables and change feeds take no conditions.
         boolean isTable =
                 !options.containsKey("metadata_table")
                         && !"true".equalsIgnoreCase(options.get("changes"));
-        CaseInsensitiveStringMap own = Hints.without(options);
+        CaseInsensitiveStringMap own = Hints.remove(options);
         return isTable
                 ? new TableScanBuilder(
                         source, schema, own, Hints.of(options), new StructType(), null)
-                : new ColumnScan.Builder(source, schema, own, new StructType());
+                : new ColumnScan.ColumnScanBuilder(source, schema, own, new StructType());
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
         CatalogSettings.checkNotInternal(info.options());
-        return new RowWrite.Builder(source, info, new Reads(null));
+        return new RowWrite.RowWriteBuilder(source, info, new Reads(null));
     }
 }

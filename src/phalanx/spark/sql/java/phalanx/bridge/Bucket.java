@@ -20,21 +20,21 @@ import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 
-/** {@code abs(murmur3(value)) % buckets}, to the bit what the table was written with. */
+/** {@code abs(murmur3(value)) % buckets}, equal to the partition value that the table stores. */
 record Bucket(DataType type)
         implements ScalarFunction<Integer>, ReducibleFunction<Integer, Integer> {
     private static final int SEED = 0;
 
     Bucket {
-        if (!(isWhole(type)
+        if (!(isInteger(type)
                 || type instanceof StringType
                 || type instanceof BinaryType
                 || type instanceof DecimalType)) {
-            throw new UnsupportedOperationException("No bucket of " + type.simpleString());
+            throw new UnsupportedOperationException("Cannot bucket " + type.simpleString());
         }
     }
 
-    private static boolean isWhole(DataType type) {
+    private static boolean isInteger(DataType type) {
         return type instanceof ByteType
                 || type instanceof ShortType
                 || type instanceof IntegerType
@@ -49,7 +49,7 @@ record Bucket(DataType type)
         return "bucket";
     }
 
-    /** The same on both sides of a join. */
+    /** Equal names let Spark join two sides without a shuffle. */
     @Override
     public String canonicalName() {
         return "phalanx.bucket(" + type.catalogString() + ")";
@@ -88,10 +88,10 @@ record Bucket(DataType type)
                             .unscaledValue();
             return hash(unscaled.toByteArray());
         }
-        return Murmur3_x86_32.hashLong(whole(row), SEED);
+        return Murmur3_x86_32.hashLong(integer(row), SEED);
     }
 
-    private long whole(InternalRow row) {
+    private long integer(InternalRow row) {
         if (type instanceof ByteType) {
             return row.getByte(1);
         }
@@ -104,21 +104,21 @@ record Bucket(DataType type)
         return row.getLong(1);
     }
 
-    /** Spark's own hash of the bytes that are no whole word is another one; this is the usual. */
+    /** Standard murmur3. Spark's default variant hashes trailing bytes in another way. */
     private static int hash(byte[] bytes) {
         return Murmur3_x86_32.hashUnsafeBytes2(
                 bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length, SEED);
     }
 
-    // ── 16 buckets against 8 ─────────────────────────────────────────────────────────────────
+    // ── joins of tables with different numbers of buckets ────────────────────────────────────
 
     @Override
     public Reducer<Integer, Integer> reducer(
             int buckets, ReducibleFunction<?, ?> other, int otherBuckets) {
         int common =
                 BigInteger.valueOf(buckets).gcd(BigInteger.valueOf(otherBuckets)).intValue();
-        boolean isOfUse = equals(other) && common > 1 && common < buckets;
-        return isOfUse ? new Remainder(common) : null;
+        boolean isUseful = equals(other) && common > 1 && common < buckets;
+        return isUseful ? new Remainder(common) : null;
     }
 
     @Override

@@ -10,13 +10,13 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 
 /**
- * The first parts of a date or timestamp in UTC, from the year on, as the digits of one number:
- * year and month of 2025-12-31 are 202512. Fewer parts of it are its first digits, so tables by
- * months and by years can be joined.
+ * The leading calendar parts of a date or timestamp in UTC as one number: year and month of
+ * 2025-12-31 are 202512. A shorter chain is a prefix of its digits, so tables partitioned by months
+ * and by years can be joined.
  */
 record CalendarChain(String name, DataType type)
         implements ScalarFunction<Long>, ReducibleFunction<Long, Number> {
-    /** The names, each with one part more than the one before. */
+    /** The names; each has one part more than the previous one. */
     static final List<String> NAMES =
             List.of("year", "year_month", "year_month_day", "year_month_day_hour");
 
@@ -28,12 +28,12 @@ record CalendarChain(String name, DataType type)
         CalendarPart.check(parts(name) == ALL ? "hour" : "year", type);
     }
 
-    /** How many parts a chain has; 0 for what is no chain. */
+    /** The number of parts of a chain; 0 if the name is not a chain. */
     static int parts(String name) {
         return NAMES.indexOf(name) + 1;
     }
 
-    /** The same on both sides of a join. */
+    /** Equal names let Spark join two sides without a shuffle. */
     @Override
     public String canonicalName() {
         return "phalanx." + name + "(" + type.catalogString() + ")";
@@ -58,10 +58,10 @@ record CalendarChain(String name, DataType type)
         long hours = isDay ? 24L * row.getInt(0) : Math.floorDiv(row.getLong(0), HOUR);
         LocalDate date = LocalDate.ofEpochDay(Math.floorDiv(hours, 24L));
         long days = (date.getYear() * BASE + date.getMonthValue()) * BASE + date.getDayOfMonth();
-        return firstDigits(days * BASE + Math.floorMod(hours, 24L), ALL - parts(name));
+        return dropDigits(days * BASE + Math.floorMod(hours, 24L), ALL - parts(name));
     }
 
-    private static long firstDigits(long number, int fewer) {
+    private static long dropDigits(long number, int fewer) {
         for (int i = 0; i < fewer; i++) {
             number = Math.floorDiv(number, BASE);
         }
@@ -71,14 +71,14 @@ record CalendarChain(String name, DataType type)
     @Override
     public Reducer<Long, Number> reducer(ReducibleFunction<?, ?> other) {
         if (other instanceof CalendarPart year && year.isYear() && year.type().equals(type)) {
-            return new Fewer(parts(name) - 1, DataTypes.IntegerType);
+            return new DropParts(parts(name) - 1, DataTypes.IntegerType);
         }
         boolean isShorter =
                 other instanceof CalendarChain chain
                         && chain.type.equals(type)
                         && parts(chain.name) < parts(name);
         return isShorter
-                ? new Fewer(parts(name) - parts(((CalendarChain) other).name), DataTypes.LongType)
+                ? new DropParts(parts(name) - parts(((CalendarChain) other).name), DataTypes.LongType)
                 : null;
     }
 
@@ -87,14 +87,14 @@ record CalendarChain(String name, DataType type)
         return null;
     }
 
-    /** A key without its last parts. */
-    private record Fewer(int parts, DataType resultType) implements Reducer<Long, Number> {
+    /** Drops the last parts of a key. */
+    private record DropParts(int parts, DataType resultType) implements Reducer<Long, Number> {
         @Override
         public Number reduce(Long key) {
             if (key == null) {
                 return null;
             }
-            long kept = firstDigits(key, parts);
+            long kept = dropDigits(key, parts);
             return resultType.equals(DataTypes.LongType) ? (Number) kept : (Number) (int) kept;
         }
     }

@@ -20,11 +20,11 @@ record CalendarPart(String part, DataType type)
         check(part, type);
     }
 
-    /** Refuse what has no such part. */
+    /** Refuses types that do not have the part. */
     static void check(String part, DataType type) {
         boolean isTimestamp = type instanceof TimestampType || type instanceof TimestampNTZType;
         if (!isTimestamp && !(type instanceof DateType && !part.equals("hour"))) {
-            throw new UnsupportedOperationException("No " + part + " of " + type.simpleString());
+            throw new UnsupportedOperationException("Cannot take the " + part + " of " + type.simpleString());
         }
     }
 
@@ -37,7 +37,7 @@ record CalendarPart(String part, DataType type)
         return part.equals("year");
     }
 
-    /** The same on both sides of a join. */
+    /** Equal names let Spark join two sides without a shuffle. */
     @Override
     public String canonicalName() {
         return "phalanx." + part + "(" + type.catalogString() + ")";
@@ -65,7 +65,7 @@ record CalendarPart(String part, DataType type)
         return part.equals("hour") ? (int) Math.floorMod(hours, 24L) : ofDay(Math.floorDiv(hours, 24L));
     }
 
-    /** Longer chains have the year as their first digits. */
+    /** A year is not reduced; longer chains reduce to it. */
     @Override
     public Reducer<Integer, Integer> reducer(ReducibleFunction<?, ?> other) {
         return null;
@@ -82,7 +82,8 @@ record CalendarPart(String part, DataType type)
         return switch (part) {
             case "year" -> date.getYear();
             case "month" -> date.getMonthValue();
-            default -> date.getDayOfMonth();
+            case "day" -> date.getDayOfMonth();
+            default -> throw new IllegalStateException("No calendar part is called " + part);
         };
     }
 }

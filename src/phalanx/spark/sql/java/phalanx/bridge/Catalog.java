@@ -1,8 +1,6 @@
 package phalanx.bridge;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import com.fasterxml.jackson.databind.node.ArrayNode;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
@@ -29,50 +27,50 @@ import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Tuple2;
 
-/** A folder of tables, and of folders with tables: {@code spark.sql.catalog.<name>.root}. */
+/** A Spark catalog over a folder of tables: {@code spark.sql.catalog.<name>.root}. */
 public final class Catalog implements StagingTableCatalog, SupportsNamespaces, FunctionCatalog {
     private final Functions functions = new Functions();
     private String name;
-    private CatalogSettings tables;
+    private CatalogSettings settings;
 
     @Override
     public void initialize(String given, CaseInsensitiveStringMap options) {
         if (!Source.isForThisSpark()) {
-            throw new CatalogSettings.Refused(
+            throw new InvalidRequest(
                     "Cannot use the catalog " + given + ": its classes are for another version of"
-                            + " Spark. Leave spark.jars to phalanx.spark.configure.");
+                            + " Spark. Let phalanx.spark.configure set spark.jars.");
         }
         checkSettings(given, options.asCaseSensitiveMap());
         name = given;
-        tables = new CatalogSettings(given, options);
+        settings = new CatalogSettings(given, options);
     }
 
     /**
-     * Refuses settings of a session that differ from those that the application began with: a
-     * session of somebody else, as a client of Connect, would send the credentials of a catalog
-     * wherever it says. A catalog that only the session names is the session's own.
+     * Refuses settings of a session that differ from those that the application started with:
+     * another user's session, such as a Connect client, could send the credentials of the catalog
+     * anywhere. A catalog that only the session defines is the session's own.
      */
     private static void checkSettings(String name, Map<String, String> options) {
         String prefix = "spark.sql.catalog." + name;
-        Map<String, String> begun = new HashMap<>();
+        Map<String, String> started = new HashMap<>();
         boolean isOwn = true;
         for (Tuple2<String, String> each : SparkEnv.get().conf().getAll()) {
             if (each._1().startsWith(prefix + ".")) {
-                begun.put(each._1().substring(prefix.length() + 1), each._2());
+                started.put(each._1().substring(prefix.length() + 1), each._2());
             }
             isOwn &= !each._1().equals(prefix) && !each._1().startsWith(prefix + ".");
         }
-        if (isOwn || begun.equals(options)) {
+        if (isOwn || started.equals(options)) {
             return;
         }
-        Set<String> changed = new TreeSet<>(begun.keySet());
+        Set<String> changed = new TreeSet<>(started.keySet());
         changed.addAll(options.keySet());
-        changed.removeIf(key -> Objects.equals(begun.get(key), options.get(key)));
-        throw new CatalogSettings.Refused(
+        changed.removeIf(key -> Objects.equals(started.get(key), options.get(key)));
+        throw new InvalidRequest(
                 String.format(
                         "Cannot use the catalog %s: the session has changed %s.%s, which was set"
-                                + " when the application began. Undo that, or define a catalog"
-                                + " under a name of your own.",
+                                + " when the application started. Undo that, or define a catalog"
+                                + " with another name.",
                         name, prefix, String.join(", " + prefix + ".", changed)));
     }
 
@@ -85,7 +83,7 @@ public final class Catalog implements StagingTableCatalog, SupportsNamespaces, F
 
     @Override
     public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
-        JsonNode names = listed(namespace).get("tables");
+        JsonNode names = list(namespace).get("tables");
         Identifier[] found = new Identifier[names.size()];
         for (int i = 0; i < found.length; i++) {
             found[i] = Identifier.of(namespace, names.get(i).asText());
@@ -95,101 +93,57 @@ public final class Catalog implements StagingTableCatalog, SupportsNamespaces, F
 
     @Override
     public Table loadTable(Identifier table) throws NoSuchTableException {
-        return table(table, tables.about(table).ask("load"));
+        return open(table, settings.about(table).load(null, null));
     }
 
     @Override
     public Table loadTable(Identifier table, String version) throws NoSuchTableException {
-        return table(table, tables.about(table).with("version", version).ask("load"));
+        return open(table, settings.about(table).load(version, null));
     }
 
     @Override
     public Table loadTable(Identifier table, long microseconds) throws NoSuchTableException {
-        return table(table, tables.about(table).with("time", microseconds).ask("load"));
+        return open(table, settings.about(table).load(null, microseconds));
     }
 
-    private Table table(Identifier table, JsonNode loaded) throws NoSuchTableException {
+    private Table open(Identifier table, JsonNode loaded) throws NoSuchTableException {
         if (loaded.has("missing")) {
             throw new NoSuchTableException(table);
         }
         if (loaded.get("read_only").asBoolean()) {
-            return new CatalogTable(tables, table.toString(), loaded);
+            return new CatalogTable(settings, table.toString(), loaded);
         }
         return loaded.get("row_level").asBoolean()
-                ? new RowLevelTable(tables, table, loaded)
-                : new WritableTable(tables, table, loaded);
+                ? new RowLevelTable(settings, table, loaded)
+                : new WritableTable(settings, table, loaded);
     }
 
     @Override
     public Table createTable(Identifier table, TableInfo info) throws TableAlreadyExistsException {
-        return new WritableTable(tables, table, made(table, info, "create", true, false));
-    }
-
-    private JsonNode made(
-            Identifier table, TableInfo info, String how, boolean mayCreate, boolean mayReplace)
-            throws TableAlreadyExistsException {
-        if (info.constraints().length > 0) {
-            throw new CatalogSettings.Refused(
-                    "Cannot create " + table + " with constraints: a table has none. Leave out "
-                            + Arrays.toString(info.constraints()) + ".");
-        }
-        JsonNode loaded =
-                tables.about(table)
-                        .with("schema", info.schema().json())
-                        .with("partitioning", Transforms.told(info.partitions()))
-                        .with("properties", (JsonNode) Planner.JSON.valueToTree(info.properties()))
-                        .with("may_create", mayCreate)
-                        .with("may_replace", mayReplace)
-                        .ask(how);
+        checkConstraints(table, info);
+        JsonNode loaded = settings.about(table).create(info);
         if (loaded.has("exists")) {
             throw new TableAlreadyExistsException(table);
         }
-        return loaded;
+        return new WritableTable(settings, table, loaded);
+    }
+
+    private static void checkConstraints(Identifier table, TableInfo info) {
+        if (info.constraints().length > 0) {
+            throw new InvalidRequest(
+                    "Cannot create " + table + " with constraints: tables have none. Leave out "
+                            + Arrays.toString(info.constraints()) + ".");
+        }
     }
 
     @Override
     public Table alterTable(Identifier table, TableChange... changes) throws NoSuchTableException {
-        ArrayNode told = Planner.JSON.createArrayNode();
-        for (TableChange each : changes) {
-            told.add(told(each));
-        }
-        return table(table, tables.about(table).with("changes", told).ask("alter"));
-    }
-
-    private static ObjectNode told(TableChange change) {
-        ObjectNode told = Planner.JSON.createObjectNode();
-        if (change instanceof TableChange.ColumnChange column) {
-            told.set("path", CatalogSettings.names(column.fieldNames()));
-        }
-        if (change instanceof TableChange.AddColumn add) {
-            told.put("change", "add");
-            told.put("type", add.dataType().json());
-            told.put("nullable", add.isNullable());
-            told.put("position", add.position() == null ? null : add.position().toString());
-            told.put("comment", add.comment());
-            told.put("default", add.defaultValue() == null ? null : add.defaultValue().getSql());
-        } else if (change instanceof TableChange.DeleteColumn drop) {
-            told.put("change", "drop");
-            told.put("if_exists", drop.ifExists());
-        } else if (change instanceof TableChange.RenameColumn rename) {
-            told.put("change", "rename");
-            told.put("new", rename.newName());
-        } else if (change instanceof TableChange.UpdateColumnType promote) {
-            told.put("change", "promote");
-            told.put("type", promote.newDataType().json());
-        } else if (change instanceof TableChange.SetProperty set) {
-            told.put("change", "set");
-            told.put("key", set.property());
-            told.put("value", set.value());
-        } else {
-            told.put("change", change.getClass().getSimpleName());
-        }
-        return told;
+        return open(table, settings.about(table).alter(changes));
     }
 
     @Override
     public boolean dropTable(Identifier table) {
-        return tables.about(table).ask("drop").get("dropped").asBoolean();
+        return settings.about(table).drop().get("dropped").asBoolean();
     }
 
     @Override
@@ -199,45 +153,47 @@ public final class Catalog implements StagingTableCatalog, SupportsNamespaces, F
 
     @Override
     public void renameTable(Identifier from, Identifier to) {
-        throw new CatalogSettings.Refused(
-                "Cannot rename " + from + ": the name of a table is its folder's. Make a new one"
-                        + " with CREATE TABLE … AS SELECT.");
+        throw new InvalidRequest(
+                "Cannot rename " + from + ": the name of a table is the name of its folder. Create"
+                        + " a new one with CREATE TABLE … AS SELECT.");
     }
 
-    // ── tables that become visible with their rows ───────────────────────────────────────────
+    // ── staged tables: visible once their rows are written ───────────────────────────────────
 
     @Override
     public StagedTable stageCreate(Identifier table, TableInfo info)
             throws TableAlreadyExistsException {
-        return new WritableTable.Staged(tables, table, made(table, info, "stage", true, false));
+        JsonNode staged = stage(table, info, true, false);
+        if (staged.has("exists")) {
+            throw new TableAlreadyExistsException(table);
+        }
+        return new WritableTable.Staged(settings, table, staged);
     }
 
     @Override
     public StagedTable stageReplace(Identifier table, TableInfo info) throws NoSuchTableException {
-        JsonNode loaded = replaced(table, info, false);
-        if (loaded.has("missing")) {
+        JsonNode staged = stage(table, info, false, true);
+        if (staged.has("missing")) {
             throw new NoSuchTableException(table);
         }
-        return new WritableTable.Staged(tables, table, loaded);
+        return new WritableTable.Staged(settings, table, staged);
     }
 
     @Override
     public StagedTable stageCreateOrReplace(Identifier table, TableInfo info) {
-        return new WritableTable.Staged(tables, table, replaced(table, info, true));
+        return new WritableTable.Staged(settings, table, stage(table, info, true, true));
     }
 
-    private JsonNode replaced(Identifier table, TableInfo info, boolean mayCreate) {
-        try {
-            return made(table, info, "stage", mayCreate, true);
-        } catch (TableAlreadyExistsException impossible) {
-            throw new IllegalStateException(impossible);
-        }
+    private JsonNode stage(
+            Identifier table, TableInfo info, boolean mayCreate, boolean mayReplace) {
+        checkConstraints(table, info);
+        return settings.about(table).stage(info, mayCreate, mayReplace);
     }
 
     // ── namespaces ───────────────────────────────────────────────────────────────────────────
 
-    private JsonNode listed(String[] namespace) throws NoSuchNamespaceException {
-        JsonNode found = tables.about(namespace).ask("list");
+    private JsonNode list(String[] namespace) throws NoSuchNamespaceException {
+        JsonNode found = settings.about(namespace).list();
         if (found.has("missing")) {
             throw new NoSuchNamespaceException(namespace);
         }
@@ -251,7 +207,7 @@ public final class Catalog implements StagingTableCatalog, SupportsNamespaces, F
 
     @Override
     public String[][] listNamespaces(String[] namespace) throws NoSuchNamespaceException {
-        JsonNode names = listed(namespace).get("namespaces");
+        JsonNode names = list(namespace).get("namespaces");
         String[][] found = new String[names.size()][];
         for (int i = 0; i < found.length; i++) {
             found[i] = Arrays.copyOf(namespace, namespace.length + 1);
@@ -263,27 +219,27 @@ public final class Catalog implements StagingTableCatalog, SupportsNamespaces, F
     @Override
     public Map<String, String> loadNamespaceMetadata(String[] namespace)
             throws NoSuchNamespaceException {
-        listed(namespace);
+        list(namespace);
         return Map.of();
     }
 
     @Override
     public void createNamespace(String[] namespace, Map<String, String> properties)
             throws NamespaceAlreadyExistsException {
-        if (tables.about(namespace).ask("create_namespace").has("exists")) {
+        if (settings.about(namespace).createNamespace().has("exists")) {
             throw new NamespaceAlreadyExistsException(namespace);
         }
     }
 
     @Override
     public void alterNamespace(String[] namespace, NamespaceChange... changes) {
-        throw new CatalogSettings.Refused("Cannot change a namespace of Phalanx: it is just a folder.");
+        throw new InvalidRequest("Cannot change a namespace of Phalanx: it is only a folder.");
     }
 
     @Override
     public boolean dropNamespace(String[] namespace, boolean cascade)
             throws NoSuchNamespaceException, NonEmptyNamespaceException {
-        JsonNode done = tables.about(namespace).ask("drop_namespace");
+        JsonNode done = settings.about(namespace).dropNamespace();
         if (done.has("missing")) {
             throw new NoSuchNamespaceException(namespace);
         }

@@ -1,23 +1,18 @@
 package phalanx.bridge;
 
-import com.fasterxml.jackson.databind.JsonNode;
-import com.fasterxml.jackson.databind.node.ArrayNode;
-import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
-import org.apache.spark.SparkThrowable;
 import org.apache.spark.sql.connector.catalog.Identifier;
-import org.apache.spark.sql.connector.expressions.filter.Predicate;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** What Python is asked about the tables of a catalog, which are in a folder. */
+/** The settings of a catalog: its root folder, and what its object store needs. */
 final class CatalogSettings {
     private static final String ROOT = "root";
     private static final String STORAGE = "storage.";
     private static final String PATH = "path";
-    private static final Set<String> OF_THE_CATALOG =
+    private static final Set<String> RESERVED_OPTIONS =
             Set.of(PATH, "storage_options", "trust_locations", "new_table");
 
     private final String catalog;
@@ -31,17 +26,17 @@ final class CatalogSettings {
             if (key.startsWith(STORAGE)) {
                 storage.put(key.substring(STORAGE.length()), each.getValue());
             } else if (!key.equals(ROOT)) {
-                throw new Refused(
+                throw new InvalidRequest(
                         String.format(
                                 "Cannot use spark.sql.catalog.%s.%s: there is no such setting."
-                                        + " Expected root, and storage.<key> for what an object"
-                                        + " store needs.",
+                                        + " Expected root, or storage.<key> for an option of the"
+                                        + " object store.",
                                 catalog, key));
             }
         }
         root = options.get(ROOT);
         if (root == null) {
-            throw new Refused(
+            throw new InvalidRequest(
                     String.format(
                             "Cannot use the catalog %s: it has no folder. Set"
                                     + " spark.sql.catalog.%s.root to a path or a URI.",
@@ -53,33 +48,25 @@ final class CatalogSettings {
         return catalog;
     }
 
-    /** A source that knows nothing yet: each keeps the first table that it is asked for. */
-    static Source source() {
-        Source source = new Source();
-        source.setShortName(Source.NAME);
-        return source;
-    }
-
-    Question about(Identifier table) {
-        ArrayNode name = names(table.namespace());
-        name.add(table.name());
+    /** A question about a table, by its name. */
+    Planner.CatalogQuestion about(Identifier table) {
+        String[] namespace = table.namespace();
+        String[] name = Arrays.copyOf(namespace, namespace.length + 1);
+        name[namespace.length] = table.name();
         return about(name);
     }
 
-    Question about(String[] namespace) {
-        return about(names(namespace));
+    /** A question about a namespace. */
+    Planner.CatalogQuestion about(String[] name) {
+        return new Planner.CatalogQuestion(root, storage, name);
     }
 
-    private Question about(ArrayNode name) {
-        ObjectNode question = Planner.JSON.createObjectNode();
-        question.put("catalog", catalog);
-        question.put("root", root);
-        question.set("storage", Planner.JSON.valueToTree(storage));
-        question.set("name", name);
-        return new Question(question);
+    /** A question about a loaded table, by its path. */
+    Planner.CatalogQuestion aboutPath(String path) {
+        return new Planner.CatalogQuestion(root, storage, path);
     }
 
-    /** The options with which a source finds a table. */
+    /** The options by which the source opens a table. */
     Map<String, String> options(String path) {
         Map<String, String> options = new HashMap<>();
         options.put(PATH, path);
@@ -88,99 +75,31 @@ final class CatalogSettings {
     }
 
     /**
-     * Refuses options of a query that say where a table is, or how its store is reached: they would
-     * send what the catalog knows, its credentials too, wherever the query says.
+     * Refuses options of a query that set the location or the storage of a table: they could send
+     * the credentials of the catalog anywhere.
      */
     void check(String table, CaseInsensitiveStringMap given) {
         checkNotInternal(given);
         for (String key : given.keySet()) {
-            if (key.startsWith(STORAGE) || OF_THE_CATALOG.contains(key)) {
-                throw new Refused(
+            if (key.startsWith(STORAGE) || RESERVED_OPTIONS.contains(key)) {
+                throw new InvalidRequest(
                         String.format(
-                                "Cannot use %s with the option '%s': where a table is, and how its"
-                                        + " store is reached, is set for the catalog alone. Leave"
-                                        + " it out, or set spark.sql.catalog.%s.storage.<key>.",
+                                "Cannot use %s with the option '%s': only the catalog sets the"
+                                        + " location and the storage of its tables. Leave it out,"
+                                        + " or set spark.sql.catalog.%s.storage.<key>.",
                                 table, key, catalog));
             }
         }
     }
 
-    /** Refuses the option by which the parts of a change of rows know each other. */
+    /** Refuses the internal option that links the scan and the write of a change of rows. */
     static void checkNotInternal(CaseInsensitiveStringMap given) {
         if (given.containsKey(RowChanges.OPTION)) {
-            throw new Refused(
+            throw new InvalidRequest(
                     String.format(
-                            "Cannot use the option '%s': Spark's UPDATE, MERGE and DELETE pass a"
-                                    + " change of rows by it. Leave it out.",
+                            "Cannot use the option '%s': it is internal to Spark's UPDATE, MERGE and"
+                                    + " DELETE. Leave it out.",
                             RowChanges.OPTION));
-        }
-    }
-
-    static ArrayNode names(String[] parts) {
-        ArrayNode names = Planner.JSON.createArrayNode();
-        for (String part : parts) {
-            names.add(part);
-        }
-        return names;
-    }
-
-    /** One question, which is told what it needs to know. */
-    static final class Question {
-        private final ObjectNode about;
-
-        private Question(ObjectNode about) {
-            this.about = about;
-        }
-
-        Question with(String key, String value) {
-            about.put(key, value);
-            return this;
-        }
-
-        Question with(String key, long value) {
-            about.put(key, value);
-            return this;
-        }
-
-        Question with(String key, boolean value) {
-            about.put(key, value);
-            return this;
-        }
-
-        Question with(String key, JsonNode value) {
-            about.set(key, value);
-            return this;
-        }
-
-        Question where(Predicate[] conditions) {
-            ArrayNode texts = about.putArray("texts");
-            for (Predicate each : conditions) {
-                texts.add(each.toString());
-            }
-            about.put("zone", SQLConf.get().sessionLocalTimeZone());
-            return with("conditions", ExpressionTree.of(conditions));
-        }
-
-        JsonNode ask(String what) {
-            about.put("do", what);
-            JsonNode answer = Planner.answer(source().source().dataSourceCls(), about);
-            if (answer.has("error")) {
-                String why = answer.get("error").asText();
-                throw new Refused(why.replaceFirst("^phalanx\\.[\\w.]+: ", ""));
-            }
-            return answer;
-        }
-    }
-
-    /** What is refused, in one line; Spark shows what is its own kind of error as it is. */
-    static final class Refused extends IllegalArgumentException implements SparkThrowable {
-        Refused(String message) {
-            super(message);
-        }
-
-        @Override
-        public String getCondition() {
-            return null;
         }
     }
 }

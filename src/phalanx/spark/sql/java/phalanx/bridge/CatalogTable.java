@@ -12,16 +12,16 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A table of a catalog, or what one is made of, as it was when it was loaded: to read. */
+/** A table or metadata table of a catalog, read-only, at the state at which it was loaded. */
 class CatalogTable implements SupportsRead {
-    final CatalogSettings tables;
+    final CatalogSettings settings;
     final JsonNode loaded;
     private final String name;
     private final StructType schema;
 
-    CatalogTable(CatalogSettings tables, String name, JsonNode loaded) {
-        this.tables = tables;
-        this.name = tables.catalog() + "." + name;
+    CatalogTable(CatalogSettings settings, String name, JsonNode loaded) {
+        this.settings = settings;
+        this.name = settings.catalog() + "." + name;
         this.loaded = loaded;
         this.schema = (StructType) DataType.fromJson(loaded.get("schema").asText());
     }
@@ -64,25 +64,25 @@ class CatalogTable implements SupportsRead {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-        return BridgedTable.scanBuilder(CatalogSettings.source(), schema, readOptions(given));
+        return BridgedTable.scanBuilder(Source.create(), schema, readOptions(given));
     }
 
-    /** The options of a query, where the table is, and as of which snapshot it was loaded. */
+    /** The options of a query, with the table's location and the snapshot that was loaded. */
     final CaseInsensitiveStringMap readOptions(CaseInsensitiveStringMap given) {
         Map<String, String> options = options(given);
         Map<String, String> own = texts(loaded.get("options"));
-        // Who asks for an older state has it for good; others go on from the newest one.
-        options.putAll(loaded.get("read_only").asBoolean() ? own : Hints.pinned(own));
+        // An older snapshot is fixed by the user; the newest one is only pinned.
+        options.putAll(loaded.get("read_only").asBoolean() ? own : Hints.pin(own));
         return new CaseInsensitiveStringMap(options);
     }
 
-    /** The options of a query, and where the table is. */
+    /** The options of a query, with the table's location. */
     final Map<String, String> options(CaseInsensitiveStringMap given) {
-        tables.check(name, given);
+        settings.check(name, given);
         Map<String, String> options = new HashMap<>(given.asCaseSensitiveMap());
-        // Spark has loaded the table as of then.
+        // Spark has loaded that snapshot already.
         options.keySet().removeIf(key -> key.toLowerCase().matches("(version|timestamp)asof"));
-        options.putAll(tables.options(path()));
+        options.putAll(settings.options(path()));
         return options;
     }
 

@@ -21,8 +21,8 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A write whose rows Spark brings to their partitions first, unless it is told not to. */
-final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reader {
+/** A write whose rows Spark shuffles to their partitions first, unless an option says otherwise. */
+final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.ReportingWrite {
     private final RowWrite rows;
     private final RowWrite batches;
     private final Transform[] clusters;
@@ -43,7 +43,7 @@ final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reade
                 : Distributions.clustered(clusters);
     }
 
-    /** A partition with very many rows keeps several tasks busy. */
+    /** Not strict: Spark may split a large partition over several tasks. */
     @Override
     public boolean distributionStrictlyRequired() {
         return false;
@@ -88,8 +88,8 @@ final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reade
         return rows.toString();
     }
 
-    /** Learns which rows are replaced. */
-    static final class Builder implements SupportsOverwriteV2, SupportsDynamicOverwrite {
+    /** Collects which rows the write replaces. */
+    static final class CatalogWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite {
         private static final String DISTRIBUTION = "distribution";
 
         private final WritableTable table;
@@ -97,7 +97,7 @@ final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reade
         private final Map<String, String> options;
         private boolean overwrites;
 
-        Builder(WritableTable table, LogicalWriteInfo info) {
+        CatalogWriteBuilder(WritableTable table, LogicalWriteInfo info) {
             this.table = table;
             this.info = info;
             this.options = table.writeOptions(info.options());
@@ -111,8 +111,8 @@ final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reade
 
         @Override
         public WriteBuilder overwrite(Predicate[] conditions) {
-            JsonNode told = table.question().where(conditions).ask("where");
-            options.put("replace_where", told.get("where").asText());
+            JsonNode answer = table.question().translate(conditions);
+            options.put("replace_where", answer.get("where").asText());
             overwrites = true;
             return this;
         }
@@ -133,7 +133,7 @@ final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reade
                 clusters = new Transform[0];
                 orders = new Transform[0];
             } else if (clusters.length > 0 && (wanted.equals("auto") || wanted.equals("hash"))) {
-                // Spark does it: there is nothing left for Python to gather.
+                // Spark shuffles the rows, so Python need not gather small files.
                 options.keySet().removeIf(key -> key.equalsIgnoreCase(DISTRIBUTION));
                 options.put(DISTRIBUTION, "none");
             }
@@ -142,9 +142,9 @@ final class CatalogWrite implements RequiresDistributionAndOrdering, Reads.Reade
         }
 
         private RowWrite write(Map<String, String> options) {
-            RowWrite.Builder builder =
-                    new RowWrite.Builder(
-                            CatalogSettings.source(),
+            RowWrite.RowWriteBuilder builder =
+                    new RowWrite.RowWriteBuilder(
+                            Source.create(),
                             new LogicalWriteInfoImpl(
                                     info.queryId(),
                                     info.schema(),

@@ -15,7 +15,7 @@ import scala.Option;
 import scala.collection.Iterator;
 import scala.collection.Iterator$;
 
-/** Reads the rows of a task as columns, which stay as Python sends them. */
+/** Reads the rows of a task as the Arrow columns that Python sends. */
 final class ColumnReaderFactory extends PythonPartitionReaderFactory {
     private final UserDefinedPythonDataSource source;
     private final byte[] function;
@@ -62,11 +62,11 @@ final class ColumnReaderFactory extends PythonPartitionReaderFactory {
                         columns,
                         artifacts,
                         session);
-        InternalRow told =
+        InternalRow input =
                 new GenericInternalRow(
                         new Object[] {((PythonInputPartition) partition).pickedPartition()});
         Iterator<ColumnarBatch> batches =
-                task.run(Iterator$.MODULE$.single(Iterator$.MODULE$.single(told)));
+                task.run(Iterator$.MODULE$.single(Iterator$.MODULE$.single(input)));
         return new PartitionReader<>() {
             @Override
             public boolean next() {
@@ -83,7 +83,7 @@ final class ColumnReaderFactory extends PythonPartitionReaderFactory {
                 return task.metrics();
             }
 
-            /** The worker goes back to Spark when the task ends. */
+            /** Spark takes the worker back when the task ends. */
             @Override
             public void close() {}
         };

@@ -1,7 +1,6 @@
 package phalanx.bridge;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
@@ -24,13 +23,13 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Some;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** Reads the columns that a query needs, all of their rows, and hands them on as columns. */
+/** Reads all rows of the columns that a query needs, as Arrow columns. */
 final class ColumnScan extends PythonScan {
     private final Source source;
     private final StructType schema;
     private final StructType columns;
     private final CaseInsensitiveStringMap options;
-    // What is read instead of a table; null if a table is.
+    // Pickled work that is run instead of reading a table; null for a table.
     private final byte[] work;
     private Batch batch;
     private boolean streams;
@@ -54,42 +53,38 @@ final class ColumnScan extends PythonScan {
         return streams ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
     }
 
-    /** Streams are read as Spark does it. */
+    /** Streams use Spark's own reader. */
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
         streams = true;
         return super.toMicroBatchStream(checkpoint);
     }
 
-    /** Where the table is whose newest state is read; null if none is. */
+    /** The path of the table, if its newest state is read; else null. */
     String path() {
-        boolean isOfThePast =
+        boolean isPastSnapshot =
                 options.containsKey("snapshot") || options.containsKey("to_snapshot");
-        return isOfThePast ? null : options.get("path");
+        return isPastSnapshot ? null : options.get("path");
     }
 
-    /** Planned once, however often Spark asks. */
+    /** Plans once, however often Spark asks. */
     @Override
     public synchronized Batch toBatch() {
         if (batch == null) {
             PythonDataSourceReadInfo plan = work == null ? readInfo() : workInfo();
-            batch = new ColumnBatch(Source.planned(plan), Source.NAME, columns, options);
+            batch = new ColumnBatch(Source.ofPlan(plan), Source.NAME, columns, options);
         }
         return batch;
     }
 
     private PythonDataSourceReadInfo readInfo() {
-        PythonDataSourceCreationResult made =
+        PythonDataSourceCreationResult created =
                 source.getOrCreateDataSourceInPython(Source.NAME, options, new Some<>(schema));
-        return source.source().createReadInfoInPython(made, columns, false);
+        return source.source().createReadInfoInPython(created, columns, false);
     }
 
     private PythonDataSourceReadInfo workInfo() {
-        ObjectNode question = Planner.JSON.createObjectNode();
-        question.put("work", Base64.getEncoder().encodeToString(work));
-        question.put("schema", columns.json());
-        question.put("batch_rows", TableScan.batchRows());
-        JsonNode planned = Planner.ask(source.source().dataSourceCls(), question);
+        JsonNode planned = Planner.planWork(source, work, columns, TableScan.batchRows());
         List<byte[]> tasks = new ArrayList<>();
         for (JsonNode task : planned.get("tasks")) {
             tasks.add(Base64.getDecoder().decode(task.asText()));
@@ -99,17 +94,17 @@ final class ColumnScan extends PythonScan {
                 CollectionConverters.asScala(tasks).toSeq());
     }
 
-    /** Learns which columns a query needs. */
-    static class Builder implements ScanBuilder, SupportsPushDownRequiredColumns {
+    /** Collects the columns that a query needs. */
+    static class ColumnScanBuilder implements ScanBuilder, SupportsPushDownRequiredColumns {
         final Source source;
         final StructType schema;
         final CaseInsensitiveStringMap options;
-        // Columns that are there for who names them.
+        // Columns that are read only if the query names them.
         final StructType hidden;
         private final byte[] work;
         StructType columns;
 
-        Builder(
+        ColumnScanBuilder(
                 Source source,
                 StructType schema,
                 CaseInsensitiveStringMap options,
@@ -117,7 +112,7 @@ final class ColumnScan extends PythonScan {
             this(source, schema, options, hidden, null);
         }
 
-        Builder(
+        ColumnScanBuilder(
                 Source source,
                 StructType schema,
                 CaseInsensitiveStringMap options,
@@ -135,7 +130,7 @@ final class ColumnScan extends PythonScan {
         public void pruneColumns(StructType required) {
             StructField[] kept = required.fields().clone();
             for (int i = 0; i < kept.length; i++) {
-                // A struct comes whole, also where the query needs a part of it.
+                // A struct is read whole, even if the query needs one field of it.
                 String name = kept[i].name();
                 boolean isHidden = !hidden.isEmpty() && hidden.getFieldIndex(name).isDefined();
                 kept[i] = (isHidden ? hidden : schema).apply(name);
@@ -143,7 +138,7 @@ final class ColumnScan extends PythonScan {
             columns = new StructType(kept.length > 0 ? kept : narrowest());
         }
 
-        /** Rows are counted by a column: without any there would be none. */
+        /** One column is read even for a count: without columns there are no rows. */
         private StructField[] narrowest() {
             StructField found = null;
             for (StructField field : schema.fields()) {
@@ -161,7 +156,7 @@ final class ColumnScan extends PythonScan {
         }
     }
 
-    /** Spark's tasks of a source in Python, which hand on columns. */
+    /** Spark's tasks of a Python data source, with columnar readers. */
     static final class ColumnBatch extends PythonBatch {
         ColumnBatch(
                 PythonDataSourceV2 source,

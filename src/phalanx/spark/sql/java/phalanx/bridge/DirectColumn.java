@@ -20,17 +20,17 @@ import org.apache.spark.unsafe.types.BinaryView;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * A column of a batch, of which values of the common types are read where they are: Arrow would
- * look at each of them whether it is there, and whether it is within its buffer.
+ * A column of a batch that reads values of the common types directly from memory. Arrow's accessors
+ * would check each value for NULL and for the bounds of its buffer.
  *
- * <p>The next batch takes over its memory: who has read it must not give it back. That is also why
- * it is no ArrowColumnVector itself: beside functions in Python, Spark holds on to batches of those
- * while it asks for the next ones, and copies the rows of all others.
+ * <p>The next batch reuses its memory, so a reader must not free it. For the same reason it is not an
+ * ArrowColumnVector: next to Python functions Spark keeps batches of those while it requests more,
+ * and copies the rows of all others.
  */
 final class DirectColumn extends ColumnVector {
     private final ArrowColumnVector arrow;
     private final boolean mayHaveNulls;
-    // Where the values are, and where those of variable length begin; 0 where Arrow reads them.
+    // Addresses of the values and of their offsets; 0 if Arrow's accessors are used.
     private final long values;
     private final long offsets;
 
@@ -39,7 +39,7 @@ final class DirectColumn extends ColumnVector {
         this.arrow = arrow;
         ValueVector vector = arrow.getValueVector();
         mayHaveNulls = vector.getNullCount() > 0;
-        if (isPlain(vector)) {
+        if (isFixedWidth(vector)) {
             values = ((BaseFixedWidthVector) vector).getDataBuffer().memoryAddress();
             offsets = 0;
         } else if (vector instanceof VarCharVector texts && texts.getValueCount() > 0) {
@@ -51,7 +51,7 @@ final class DirectColumn extends ColumnVector {
         }
     }
 
-    private static boolean isPlain(ValueVector vector) {
+    private static boolean isFixedWidth(ValueVector vector) {
         return vector instanceof IntVector
                 || vector instanceof BigIntVector
                 || vector instanceof Float4Vector
@@ -147,8 +147,8 @@ final class DirectColumn extends ColumnVector {
     }
 
     @Override
-    public ColumnVector getChild(int place) {
-        return arrow.getChild(place);
+    public ColumnVector getChild(int index) {
+        return arrow.getChild(index);
     }
 
     @Override

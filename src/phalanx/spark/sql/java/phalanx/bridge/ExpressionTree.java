@@ -9,7 +9,7 @@ import org.apache.spark.sql.connector.expressions.GeneralScalarExpression;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 
-/** Expressions of Spark as JSON; what Python makes of them is its own affair. */
+/** Spark expressions as JSON, which Python translates to predicates. */
 final class ExpressionTree {
     private static final String UNKNOWN = "UNKNOWN";
 

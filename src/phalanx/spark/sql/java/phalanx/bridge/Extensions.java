@@ -27,7 +27,7 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.AbstractPartialFunction;
 import scala.runtime.BoxedUnit;
 
-/** What a session needs beside the source, so that Spark makes use of partitions. */
+/** Rules that make Spark use partitions in joins, aggregates and changes of rows. */
 public final class Extensions extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
     @Override
     public BoxedUnit apply(SparkSessionExtensions session) {
@@ -36,14 +36,14 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                     new AbstractFunction1<>() {
                         @Override
                         public Rule<LogicalPlan> apply(org.apache.spark.sql.SparkSession ignored) {
-                            return new WithFunctions();
+                            return new AddFunctions();
                         }
                     });
             session.injectPreCBORule(
                     new AbstractFunction1<>() {
                         @Override
                         public Rule<LogicalPlan> apply(org.apache.spark.sql.SparkSession ignored) {
-                            return new WithHints();
+                            return new AddHints();
                         }
                     });
             session.injectPreCBORule(
@@ -57,15 +57,15 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                     new AbstractFunction1<>() {
                         @Override
                         public SparkStrategy apply(org.apache.spark.sql.SparkSession ignored) {
-                            return new Reads.Finding();
+                            return new Reads.FindScans();
                         }
                     });
         }
         return BoxedUnit.UNIT;
     }
 
-    /** Tables that were loaded by their path have no catalog, where Spark looks for functions. */
-    private static final class WithFunctions extends Rule<LogicalPlan> {
+    /** Gives tables that are loaded by path a catalog, in which Spark looks up functions. */
+    private static final class AddFunctions extends Rule<LogicalPlan> {
         private static final Option<CatalogPlugin> FUNCTIONS = new Some<>(new Functions());
 
         @Override
@@ -88,20 +88,20 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
     }
 
     /**
-     * Tells a scan, before it is made, whether it is part of a join, and by which of its columns
-     * rows are brought together: a task for each partition is of use there, and only there.
+     * Tells a scan, before it is built, whether it is part of a join, and by which columns rows are
+     * joined or grouped: only then is one task per partition useful.
      */
-    private static final class WithHints extends Rule<LogicalPlan> {
+    private static final class AddHints extends Rule<LogicalPlan> {
         @Override
         public LogicalPlan apply(LogicalPlan plan) {
-            Set<ExprId> gathered = new HashSet<>();
+            Set<ExprId> grouping = new HashSet<>();
             boolean[] joins = {false};
             plan.foreach(
                     new AbstractFunction1<>() {
                         @Override
                         public BoxedUnit apply(LogicalPlan node) {
                             joins[0] |= node instanceof Join;
-                            addGathering(node, gathered);
+                            addGroupingColumns(node, grouping);
                             return BoxedUnit.UNIT;
                         }
                     });
@@ -110,7 +110,7 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                             DataSourceV2Relation.class,
                             relation ->
                                     isOurs(relation.table())
-                                            ? hinted(relation, gathered, joins[0])
+                                            ? addHints(relation, grouping, joins[0])
                                             : relation));
         }
 
@@ -121,11 +121,11 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                             && changed.operation() instanceof RowChanges;
         }
 
-        private static LogicalPlan hinted(
-                DataSourceV2Relation relation, Set<ExprId> gathered, boolean joins) {
+        private static LogicalPlan addHints(
+                DataSourceV2Relation relation, Set<ExprId> grouping, boolean joins) {
             List<String> names = new ArrayList<>();
             for (Attribute each : CollectionConverters.asJava(relation.output())) {
-                if (gathered.contains(each.exprId())) {
+                if (grouping.contains(each.exprId())) {
                     names.add(each.name());
                 }
             }
@@ -134,30 +134,30 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                     relation.output(),
                     relation.catalog(),
                     relation.identifier(),
-                    new Hints(joins, names).in(relation.options()),
+                    new Hints(joins, names).addTo(relation.options()),
                     relation.timeTravelSpec());
         }
 
-        /** The columns by which rows are brought together; above them other names may stand. */
-        private static void addGathering(LogicalPlan node, Set<ExprId> gathered) {
+        /** Adds the columns by which rows are joined or grouped, also under their aliases. */
+        private static void addGroupingColumns(LogicalPlan node, Set<ExprId> grouping) {
             if (node instanceof Join join && join.condition().isDefined()) {
-                add(join.condition().get(), gathered);
+                addReferences(join.condition().get(), grouping);
             } else if (node instanceof Aggregate aggregate) {
-                aggregate.groupingExpressions().foreach(each -> add(each, gathered));
+                aggregate.groupingExpressions().foreach(each -> addReferences(each, grouping));
             } else if (node instanceof Window window) {
-                window.partitionSpec().foreach(each -> add(each, gathered));
+                window.partitionSpec().foreach(each -> addReferences(each, grouping));
             }
             for (Expression each : CollectionConverters.asJava(node.expressions())) {
-                if (each instanceof Alias alias && gathered.contains(alias.exprId())) {
-                    add(alias.child(), gathered);
+                if (each instanceof Alias alias && grouping.contains(alias.exprId())) {
+                    addReferences(alias.child(), grouping);
                 }
             }
         }
 
-        private static boolean add(Expression expression, Set<ExprId> gathered) {
+        private static boolean addReferences(Expression expression, Set<ExprId> grouping) {
             boolean isNew = false;
             for (Attribute each : CollectionConverters.asJava(expression.references().toSeq())) {
-                isNew |= gathered.add(each.exprId());
+                isNew |= grouping.add(each.exprId());
             }
             return isNew;
         }

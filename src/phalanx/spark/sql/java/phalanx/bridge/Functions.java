@@ -9,7 +9,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The transforms of partition fields as functions of Spark, which may compute them by row. */
+/** The transforms of partition fields as functions that Spark can evaluate. */
 public final class Functions implements FunctionCatalog {
     private static final String[] NAMES = {
         "bucket", "year", "month", "day", "hour", "year_month", "year_month_day",

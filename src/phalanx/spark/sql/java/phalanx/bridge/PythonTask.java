@@ -23,10 +23,10 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractFunction1;
 
 /**
- * A function of a source in Python, run in a worker by one task: rows go there, columns come back.
+ * A function of a Python data source, run in a worker by one task: rows in, columns out.
  *
- * <p>Spark's own way asks after each row how large the rows have become, which is most of what a
- * write costs, and makes rows of the columns.
+ * <p>Spark's own runner checks the size of the batch after each row, which is most of the cost of a
+ * write, and converts the columns to rows.
  */
 final class PythonTask {
     private final UserDefinedPythonDataSource source;
@@ -54,13 +54,13 @@ final class PythonTask {
                         session);
     }
 
-    /** What comes back for the rows, which go to Python in the batches that they are given in. */
+    /** Sends batches of rows to Python, and returns the batches that it answers. */
     Iterator<ColumnarBatch> run(Iterator<Iterator<InternalRow>> batches) {
         TaskContext context = TaskContext.get();
-        Iterator<Iterator<InternalRow>> input = batches.map(function(rows -> wrapped(rows)));
+        Iterator<Iterator<InternalRow>> input = batches.map(function(rows -> wrap(rows)));
         Iterator<ColumnarBatch> output =
                 runner().compute(input, context.partitionId(), context);
-        return output.map(function(batch -> unwrapped(batch)));
+        return output.map(function(batch -> unwrap(batch)));
     }
 
     CustomTaskMetric[] metrics() {
@@ -93,8 +93,8 @@ final class PythonTask {
                 function.org$apache$spark$sql$execution$python$MapInBatchEvaluatorFactory$$sessionUUID);
     }
 
-    /** Python gets rows as one column of structs; each is written before the next is asked for. */
-    private static Iterator<InternalRow> wrapped(Iterator<InternalRow> rows) {
+    /** Wraps rows as one column of structs. Each row is written before the next is requested. */
+    private static Iterator<InternalRow> wrap(Iterator<InternalRow> rows) {
         Object[] holder = new Object[1];
         InternalRow holding = new GenericInternalRow(holder);
         return rows.map(
@@ -105,7 +105,7 @@ final class PythonTask {
                         }));
     }
 
-    private ColumnarBatch unwrapped(ColumnarBatch batch) {
+    private ColumnarBatch unwrap(ColumnarBatch batch) {
         ArrowColumnVector rows = (ArrowColumnVector) batch.column(0);
         ColumnVector[] found = new ColumnVector[columns];
         for (int i = 0; i < columns; i++) {

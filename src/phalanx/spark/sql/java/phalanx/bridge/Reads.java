@@ -30,14 +30,14 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * What a statement that writes has read of tables of Phalanx, for its commit: Python compares it
- * with what others have changed meanwhile, and takes what was read of the same table.
+ * The read sets of a statement that writes. Its commit sends them to Python, which checks them for
+ * conflicts with concurrent changes of the same table.
  *
- * <p>The scans are found in the plan that Spark runs, whatever it has made of the statement, and
- * each tells what it has handed to tasks. A write of which no plan was seen has read everything.
+ * <p>The scans are found in the plan that Spark runs, and each reports what it handed to tasks. If
+ * no plan was seen, the write counts as having read the whole table.
  */
 final class Reads {
-    // Null where all rows of the table cannot be told, as with one that is written by its path.
+    // Null for a table that is written by its path: it has no read set of all rows.
     private final WritableTable table;
     private List<Scan> scans;
 
@@ -45,71 +45,71 @@ final class Reads {
         this.table = table;
     }
 
-    /** A write that takes what its statement has read along to its commit. */
-    interface Reader {
+    /** A write whose commit includes the read sets of its statement. */
+    interface ReportingWrite {
         Reads reads();
     }
 
-    /** A scan that knows what it has read. */
-    interface Looking {
-        Collection<byte[]> looked();
+    /** A scan that reports its read sets. */
+    interface ReportingScan {
+        Collection<byte[]> readSets();
     }
 
-    /** The messages of the tasks, and what was read. */
-    WriterCommitMessage[] with(WriterCommitMessage[] messages) {
+    /** Adds the read sets to the messages of the tasks. */
+    WriterCommitMessage[] addTo(WriterCommitMessage[] messages) {
         List<WriterCommitMessage> all = new ArrayList<>(Arrays.asList(messages));
-        for (byte[] each : looked()) {
+        for (byte[] each : readSets()) {
             all.add(new PythonWriterCommitMessage(each));
         }
         return all.toArray(new WriterCommitMessage[0]);
     }
 
-    private synchronized List<byte[]> looked() {
+    private synchronized List<byte[]> readSets() {
         List<byte[]> found = new ArrayList<>();
         if (scans == null) {
-            addEverything(found);
+            addFullReadSet(found);
             return found;
         }
         for (Scan scan : scans) {
-            if (scan instanceof Looking looking) {
-                found.addAll(looking.looked());
-            } else if (scan instanceof ColumnScan told && isOfTable(told.path())) {
-                addEverything(found);
+            if (scan instanceof ReportingScan reporting) {
+                found.addAll(reporting.readSets());
+            } else if (scan instanceof ColumnScan columns && isTablePath(columns.path())) {
+                addFullReadSet(found);
             }
         }
         return found;
     }
 
-    private void addEverything(List<byte[]> found) {
-        if (table != null && table.loaded.hasNonNull("everything")) {
-            found.add(Base64.getDecoder().decode(table.loaded.get("everything").asText()));
+    private void addFullReadSet(List<byte[]> found) {
+        if (table != null && table.loaded.hasNonNull("full_read_set")) {
+            found.add(Base64.getDecoder().decode(table.loaded.get("full_read_set").asText()));
         }
     }
 
-    /** Whether a path is the table's, or may be: of one that is not written in full, by its end. */
-    private boolean isOfTable(String path) {
+    /** Whether a path is, or may be, the table's. Relative paths are compared by their last part. */
+    private boolean isTablePath(String path) {
         if (table == null || path == null) {
             return false;
         }
-        String one = plain(path);
-        String other = plain(table.path());
-        boolean isWhole = one.matches("(/|\\w+:).*") && !(one + "/").contains("/../");
-        return isWhole ? one.equals(other) : folder(one).equals(folder(other));
+        String one = normalize(path);
+        String other = normalize(table.path());
+        boolean isAbsolute = one.matches("(/|\\w+:).*") && !(one + "/").contains("/../");
+        return isAbsolute ? one.equals(other) : lastPart(one).equals(lastPart(other));
     }
 
-    private static String plain(String path) {
+    private static String normalize(String path) {
         String local = path.replaceFirst("^file:/*(?=/)", "");
         return local.replaceAll("/(\\./|/)+", "/").replaceFirst("(?<=.)/$", "");
     }
 
-    private static String folder(String path) {
+    private static String lastPart(String path) {
         return path.substring(path.lastIndexOf('/') + 1);
     }
 
     // ── the plan ─────────────────────────────────────────────────────────────────────────────
 
-    /** Adds the scans of a plan: what was planned anew no longer shows those that ran already. */
-    private synchronized void find(LogicalPlan query) {
+    /** Adds the scans of a plan. A plan that Spark made again no longer has the scans that ran. */
+    private synchronized void addScans(LogicalPlan query) {
         List<Scan> found = scans == null ? new ArrayList<>() : scans;
         query.foreachWithSubqueries(
                 new AbstractFunction1<>() {
@@ -143,14 +143,14 @@ final class Reads {
                 });
     }
 
-    /** Shows the writes of Phalanx the plan that they are part of; Spark plans it. */
-    static final class Finding extends SparkStrategy {
+    /** Gives writes of Phalanx the plan that they are part of; does not plan anything itself. */
+    static final class FindScans extends SparkStrategy {
         @Override
         public Seq<SparkPlan> apply(LogicalPlan plan) {
             if (plan instanceof V2WriteCommand command) {
                 Option<? extends Write> write = write(command);
-                if (write.isDefined() && write.get() instanceof Reader reader) {
-                    reader.reads().find(command.query());
+                if (write.isDefined() && write.get() instanceof ReportingWrite reporting) {
+                    reporting.reads().addScans(command.query());
                 }
             }
             @SuppressWarnings("unchecked")

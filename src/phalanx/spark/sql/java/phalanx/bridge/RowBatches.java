@@ -6,11 +6,11 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.internal.SQLConf;
 import scala.collection.AbstractIterator;
 
-/** Rows in batches of so many rows, and so many bytes, as Spark is configured to send at once. */
+/** Groups rows into batches of the numbers of rows and bytes that Spark is configured to send. */
 final class RowBatches extends AbstractIterator<scala.collection.Iterator<InternalRow>> {
     private final Iterator<InternalRow> rows;
-    private final int mostRows = SQLConf.get().arrowMaxRecordsPerBatch();
-    private final long mostBytes = SQLConf.get().arrowMaxBytesPerBatch();
+    private final int maxRows = SQLConf.get().arrowMaxRecordsPerBatch();
+    private final long maxBytes = SQLConf.get().arrowMaxBytesPerBatch();
 
     RowBatches(Iterator<InternalRow> rows) {
         this.rows = rows;
@@ -29,8 +29,8 @@ final class RowBatches extends AbstractIterator<scala.collection.Iterator<Intern
 
             @Override
             public boolean hasNext() {
-                return (mostRows <= 0 || count < mostRows)
-                        && bytes < mostBytes
+                return (maxRows <= 0 || count < maxRows)
+                        && bytes < maxBytes
                         && rows.hasNext();
             }
 
@@ -44,7 +44,7 @@ final class RowBatches extends AbstractIterator<scala.collection.Iterator<Intern
         };
     }
 
-    /** Rows of other kinds do not know their size: they are taken for large ones. */
+    /** Other kinds of rows have no known size: assume large ones. */
     private static int bytesOf(InternalRow row) {
         return row instanceof UnsafeRow known ? known.getSizeInBytes() : 1 << 16;
     }

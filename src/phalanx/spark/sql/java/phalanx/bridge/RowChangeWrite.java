@@ -22,9 +22,9 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Changes of rows on their way to Python: what happens to each, its id, and its new values. */
+/** Sends changes of rows to Python: for each row the operation, its id and its new values. */
 final class RowChangeWrite
-        implements DeltaWrite, RequiresDistributionAndOrdering, Reads.Reader {
+        implements DeltaWrite, RequiresDistributionAndOrdering, Reads.ReportingWrite {
     private static final StructField OPERATION =
             new StructField("_phalanx_operation", DataTypes.IntegerType, false, Metadata.empty());
 
@@ -38,14 +38,14 @@ final class RowChangeWrite
         this.info =
                 new LogicalWriteInfoImpl(
                         given.queryId(),
-                        sent(given.schema()),
+                        inputSchema(given.schema()),
                         options,
                         given.rowIdSchema(),
                         given.metadataSchema());
     }
 
-    /** Rows that go have no values, and rows that come have no id. */
-    private static StructType sent(StructType columns) {
+    /** All columns are nullable: deleted rows have no values, inserted rows no id. */
+    private static StructType inputSchema(StructType columns) {
         StructType sent = new StructType(new StructField[] {OPERATION});
         for (StructType part : Arrays.asList(RowLevelTable.ROW_ID, columns)) {
             for (StructField each : part.fields()) {
@@ -56,8 +56,8 @@ final class RowChangeWrite
     }
 
     /**
-     * A join leaves rows of all partitions in all tasks. An update finds them as they are stored,
-     * and most stay in their partition.
+     * A MERGE is clustered by partition, since its join leaves rows of all partitions in all tasks.
+     * An UPDATE reads them as they are stored, and most stay in their partition.
      */
     @Override
     public Distribution requiredDistribution() {
@@ -94,12 +94,12 @@ final class RowChangeWrite
 
     @Override
     public DeltaBatchWrite toBatch() {
-        return new Batch();
+        return new RowChangeBatch();
     }
 
-    private final class Batch extends PythonBatchWrite implements DeltaBatchWrite {
-        Batch() {
-            super(CatalogSettings.source(), Source.NAME, info, false);
+    private final class RowChangeBatch extends PythonBatchWrite implements DeltaBatchWrite {
+        RowChangeBatch() {
+            super(Source.create(), Source.NAME, info, false);
         }
 
         @Override
@@ -110,7 +110,7 @@ final class RowChangeWrite
 
         @Override
         public void commit(WriterCommitMessage[] messages) {
-            super.commit(reads.with(messages));
+            super.commit(reads.addTo(messages));
         }
     }
 }

@@ -15,13 +15,13 @@ import org.apache.spark.sql.internal.SQLConf;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Collects the changes of a task, and hands them to Python when all are there.
+ * Collects the changes of a task, and sends them to Python at the commit of the task.
  *
- * <p>Spark brings changes one by one, where Python asks for rows. So they wait in memory, and on
- * disk where they are too many: no thread has to stand between the two.
+ * <p>Spark pushes changes one by one, while Python pulls rows. Buffering them in memory, and on disk
+ * if there are many, needs no thread between the two.
  */
 final class RowChangeWriterFactory implements DeltaWriterFactory {
-    // What happens to a row, as Python knows it.
+    // The operations, with the numbers that Python uses.
     private static final int DELETE = 1;
     private static final int UPDATE = 2;
     private static final int INSERT = 3;
@@ -35,31 +35,31 @@ final class RowChangeWriterFactory implements DeltaWriterFactory {
 
     @Override
     public DeltaWriter<InternalRow> createWriter(int partition, long task) {
-        return new Writer(rows.writer());
+        return new RowChangeWriter(rows.createRowWriter());
     }
 
-    private final class Writer implements DeltaWriter<InternalRow> {
-        private final RowWriterFactory.Writer python;
+    private final class RowChangeWriter implements DeltaWriter<InternalRow> {
+        private final RowWriterFactory.RowWriter python;
         private final UnsafeProjection projection =
                 UnsafeProjection.create(rows.inputSchema());
-        private final InternalRow nothing =
+        private final InternalRow noValues =
                 new GenericInternalRow(rows.inputSchema().length() - ID_COLUMNS);
         private final InternalRow id = new GenericInternalRow(ID_COLUMNS);
         private final JoinedRow change = new JoinedRow();
-        private final ExternalAppendOnlyUnsafeRowArray waiting =
+        private final ExternalAppendOnlyUnsafeRowArray buffer =
                 new ExternalAppendOnlyUnsafeRowArray(
                         SQLConf.get().windowExecBufferInMemoryThreshold(),
                         SQLConf.get().windowExecBufferSpillSizeThreshold(),
                         SQLConf.get().windowExecBufferSpillThreshold(),
                         SQLConf.get().windowExecBufferSpillSizeThreshold());
 
-        Writer(RowWriterFactory.Writer python) {
+        RowChangeWriter(RowWriterFactory.RowWriter python) {
             this.python = python;
         }
 
         @Override
         public void delete(InternalRow metadata, InternalRow row) {
-            add(DELETE, row, nothing);
+            add(DELETE, row, noValues);
         }
 
         @Override
@@ -86,13 +86,13 @@ final class RowChangeWriterFactory implements DeltaWriterFactory {
                     id.setLong(i, row.getLong(i - 1));
                 }
             }
-            waiting.add(projection.apply(change.apply(id, values)));
+            buffer.add(projection.apply(change.apply(id, values)));
         }
 
         @Override
         public WriterCommitMessage commit() {
             java.util.Iterator<UnsafeRow> all =
-                    CollectionConverters.asJava(waiting.generateIterator());
+                    CollectionConverters.asJava(buffer.generateIterator());
             python.writeAll(
                     new java.util.Iterator<>() {
                         @Override
@@ -118,7 +118,7 @@ final class RowChangeWriterFactory implements DeltaWriterFactory {
 
         @Override
         public void close() {
-            waiting.clear();
+            buffer.clear();
         }
     }
 }

@@ -13,15 +13,15 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * An UPDATE, MERGE or DELETE of single rows: a scan reads them with their ids, and a write tells
- * which of them go, and which come. Both are of the same state of the table.
+ * An UPDATE, MERGE or DELETE of single rows: a scan reads rows with their ids, and a write deletes,
+ * updates and inserts rows. Both use the same version of the table.
  */
 final class RowChanges implements SupportsDelta {
     static final String OPTION = "row_changes";
 
     private final RowLevelTable table;
     private final Command command;
-    private Map<String, String> begun;
+    private Map<String, String> jobOptions;
 
     RowChanges(RowLevelTable table, Command command) {
         this.table = table;
@@ -32,13 +32,13 @@ final class RowChanges implements SupportsDelta {
         return table;
     }
 
-    /** Begun when the first part needs it: a DELETE of whole partitions has no parts. */
+    /** Begins the job for the first scan or write: a DELETE of whole partitions has none. */
     private synchronized CaseInsensitiveStringMap options(CaseInsensitiveStringMap given) {
-        if (begun == null) {
-            begun = table.begun(command.name().toLowerCase(Locale.ROOT));
+        if (jobOptions == null) {
+            jobOptions = table.beginChanges(command.name().toLowerCase(Locale.ROOT));
         }
         Map<String, String> options = new HashMap<>(given.asCaseSensitiveMap());
-        options.putAll(begun);
+        options.putAll(jobOptions);
         return new CaseInsensitiveStringMap(options);
     }
 
@@ -64,7 +64,7 @@ final class RowChanges implements SupportsDelta {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-        table.tables.check(table.name(), given);
+        table.settings.check(table.name(), given);
         return table.scanBuilder(options(given), this);
     }
 

@@ -18,14 +18,14 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A table of which single rows can be changed: each has an id, as two hidden columns. */
+/** A table whose single rows can be changed: two hidden columns hold the id of each row. */
 final class RowLevelTable extends WritableTable
         implements SupportsRowLevelOperations, SupportsMetadataColumns {
     static final StructType ROW_ID =
             new StructType(new StructField[] {id("_phalanx_leaf"), id("_phalanx_address")});
 
-    RowLevelTable(CatalogSettings tables, Identifier identifier, JsonNode loaded) {
-        super(tables, identifier, loaded);
+    RowLevelTable(CatalogSettings settings, Identifier identifier, JsonNode loaded) {
+        super(settings, identifier, loaded);
     }
 
     private static StructField id(String name) {
@@ -63,12 +63,12 @@ final class RowLevelTable extends WritableTable
         return scanBuilder(readOptions(given), null);
     }
 
-    /** A scan that may read ids, and tells the change that it is part of what it has read. */
+    /** A scan that may read row ids; {@code changes} is null outside a change of rows. */
     ScanBuilder scanBuilder(CaseInsensitiveStringMap options, RowChanges changes) {
         return new TableScanBuilder(
-                CatalogSettings.source(),
+                Source.create(),
                 schema(),
-                Hints.without(options),
+                Hints.remove(options),
                 Hints.of(options),
                 ROW_ID,
                 changes);
@@ -76,24 +76,20 @@ final class RowLevelTable extends WritableTable
 
     @Override
     public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
-        tables.check(name(), info.options());
+        settings.check(name(), info.options());
         return () -> new RowChanges(this, info.command());
     }
 
-    /** What cannot be told exactly is found row by row. */
+    /** Conditions without an exact predicate are evaluated by Spark, row by row. */
     @Override
     public boolean canDeleteWhere(Predicate[] conditions) {
-        return question().where(conditions).ask("can_delete").get("can").asBoolean();
+        return question().canDelete(conditions).get("can_delete").asBoolean();
     }
 
-    /** What the parts of a change are told to belong together by: all see one state of the table. */
-    Map<String, String> begun(String command) {
-        CatalogSettings.Question question = question().with("command", command);
-        if (version() != null) {
-            question.with("version", version());
-        }
-        Map<String, String> options = new HashMap<>(tables.options(path()));
-        options.putAll(texts(question.ask("begin_changes").get("options")));
+    /** Begins a job, and returns the options that its scan and write pass on. */
+    Map<String, String> beginChanges(String command) {
+        Map<String, String> options = new HashMap<>(settings.options(path()));
+        options.putAll(texts(question().beginChanges(command, version()).get("options")));
         return options;
     }
 }

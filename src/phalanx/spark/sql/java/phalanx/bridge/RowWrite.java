@@ -17,8 +17,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
-/** Spark's write by Python, with tasks that hand over their rows faster. */
-final class RowWrite extends PythonWrite implements Reads.Reader {
+/** Spark's write of a Python data source, with a faster transfer of rows. */
+final class RowWrite extends PythonWrite implements Reads.ReportingWrite {
     private final Source source;
     private final LogicalWriteInfo info;
     private final boolean overwrites;
@@ -43,7 +43,7 @@ final class RowWrite extends PythonWrite implements Reads.Reader {
 
             @Override
             public void commit(WriterCommitMessage[] messages) {
-                super.commit(reads.with(messages));
+                super.commit(reads.addTo(messages));
             }
         };
     }
@@ -65,14 +65,14 @@ final class RowWrite extends PythonWrite implements Reads.Reader {
         };
     }
 
-    /** Learns whether what is there is replaced. */
-    static final class Builder extends PythonWriteBuilder {
+    /** Collects whether the write replaces all rows. */
+    static final class RowWriteBuilder extends PythonWriteBuilder {
         private final Source source;
         private final LogicalWriteInfo info;
         private final Reads reads;
         private boolean overwrites;
 
-        Builder(Source source, LogicalWriteInfo info, Reads reads) {
+        RowWriteBuilder(Source source, LogicalWriteInfo info, Reads reads) {
             super(source, Source.NAME, info);
             this.reads = reads;
             this.source = source;
@@ -91,15 +91,15 @@ final class RowWrite extends PythonWrite implements Reads.Reader {
             return new RowWrite(source, info, overwrites, reads);
         }
 
-        /** PySpark lacks the timestamps of nanoseconds, and would say so by a stack trace. */
+        /** Refuses nanosecond timestamps, for which PySpark would show a stack trace. */
         private static void check(StructType schema) {
             for (StructField field : schema.fields()) {
                 String type = field.dataType().sql();
                 if (type.matches("(?s).*TIMESTAMP_[LN]TZ\\(\\d\\).*")) {
-                    throw new CatalogSettings.Refused(
+                    throw new InvalidRequest(
                             String.format(
-                                    "Cannot keep column '%s' as %s: PySpark has no such type in"
-                                            + " Arrow. Cast it to another one.",
+                                    "Cannot store column '%s' as %s: PySpark has no Arrow type for it."
+                                            + " Cast it to another type.",
                                     field.name(), type));
                 }
             }

@@ -11,7 +11,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMe
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource$;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** Hands the rows of a task to Python, in batches of rows that fit in memory. */
+/** Sends the rows of a task to Python, in batches that fit in memory. */
 final class RowWriterFactory extends PythonStreamingWriterFactory {
     RowWriterFactory(PythonBatchWriterFactory rows) {
         super(
@@ -24,14 +24,14 @@ final class RowWriterFactory extends PythonStreamingWriterFactory {
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task) {
-        return writer();
+        return createRowWriter();
     }
 
-    Writer writer() {
-        return new Writer();
+    RowWriter createRowWriter() {
+        return new RowWriter();
     }
 
-    final class Writer implements DataWriter<InternalRow> {
+    final class RowWriter implements DataWriter<InternalRow> {
         private final PythonTask task =
                 new PythonTask(
                         source(),
@@ -50,13 +50,13 @@ final class RowWriterFactory extends PythonStreamingWriterFactory {
                 ColumnarBatch answer = answers.next();
                 for (int row = 0; row < answer.numRows(); row++) {
                     if (message != null) {
-                        throw new IllegalStateException("A task was answered more than once.");
+                        throw new IllegalStateException("Python sent more than one commit message for a task.");
                     }
                     message = new PythonWriterCommitMessage(answer.column(0).getBinary(row));
                 }
             }
             if (message == null) {
-                throw new IllegalStateException("A task was not answered.");
+                throw new IllegalStateException("Python sent no commit message for a task.");
             }
         }
 

@@ -14,15 +14,15 @@ import org.apache.spark.sql.types.StructType;
 import org.slf4j.LoggerFactory;
 
 /**
- * {@code format("phalanx")}: the source in Python, which plans and does all I/O, with rows that
- * travel faster, and what a query needs told to it. Spark takes this one before that.
+ * {@code format("phalanx")}: the Python data source, which plans and does all I/O, with a faster
+ * transfer of rows and pushdown. Spark prefers it to the Python source of the same name.
  */
 public final class Source extends PythonDataSourceV2 implements DataSourceRegister {
     static final String NAME = "phalanx";
 
-    // The classes below are Spark's own, which change with its version.
+    // The bridge extends internal classes of Spark, which differ between versions.
     private static final String BUILT_FOR = builtFor();
-    private static final boolean IS_FOR_THIS_SPARK = checked();
+    private static final boolean IS_FOR_THIS_SPARK = checkVersion();
 
     @Override
     public String shortName() {
@@ -49,26 +49,33 @@ public final class Source extends PythonDataSourceV2 implements DataSourceRegist
         }
     }
 
-    private static boolean checked() {
-        boolean is = BUILT_FOR.equals(SparkBuildInfo.spark_version());
-        if (!is) {
+    private static boolean checkVersion() {
+        boolean isSame = BUILT_FOR.equals(SparkBuildInfo.spark_version());
+        if (!isSame) {
             LoggerFactory.getLogger(Source.class)
                     .warn(
                             "The classes of Phalanx are for Spark {}, and this is Spark {}: tables"
-                                    + " are read by the Python source alone, all columns and all"
-                                    + " partitions of them. Leave spark.jars to"
-                                    + " phalanx.spark.configure.",
+                                    + " are read by the Python source alone, with all columns and"
+                                    + " all partitions. Let phalanx.spark.configure set"
+                                    + " spark.jars.",
                             BUILT_FOR,
                             SparkBuildInfo.spark_version());
         }
-        return is;
+        return isSame;
     }
 
-    /** The same source for one scan, which is planned already: sources keep their only plan. */
-    static PythonDataSourceV2 planned(PythonDataSourceReadInfo plan) {
-        PythonDataSourceV2 alone = new PythonDataSourceV2();
-        alone.setShortName(NAME);
-        alone.setReadInfo(plan);
-        return alone;
+    /** A source without a table yet: each keeps the first table that it opens. */
+    static Source create() {
+        Source source = new Source();
+        source.setShortName(NAME);
+        return source;
+    }
+
+    /** A source for one planned scan: a source keeps only one plan. */
+    static PythonDataSourceV2 ofPlan(PythonDataSourceReadInfo plan) {
+        PythonDataSourceV2 source = new PythonDataSourceV2();
+        source.setShortName(NAME);
+        source.setReadInfo(plan);
+        return source;
     }
 }

@@ -39,11 +39,10 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Has a change of rows that is joined with others read only the partitions that their keys are in.
+ * Makes a change of rows that is joined with a source read only the partitions of the source's keys.
  *
- * <p>The keys are found before the table is read: one for each partition, where Spark can compute
- * it, because others in the same partition add nothing. Spark's own way would first read the keys
- * of the whole table.
+ * <p>The keys are collected before the table is read: one for each partition, where Spark can
+ * compute the partition value. Spark's own rule would first read the keys of the whole table.
  */
 final class SourceKeys extends Rule<LogicalPlan> {
     private final SparkSession session;
@@ -59,10 +58,10 @@ final class SourceKeys extends Rule<LogicalPlan> {
         }
         LogicalPlan query =
                 write.query()
-                        .transformUp(Extensions.replacing(Filter.class, SourceKeys::lowered))
-                        .transformUp(Extensions.replacing(Filter.class, this::pruned))
-                        .transformUp(Extensions.replacing(Join.class, this::pruned))
-                        .transformUp(Extensions.replacing(Filter.class, SourceKeys::united));
+                        .transformUp(Extensions.replacing(Filter.class, SourceKeys::lowerConditions))
+                        .transformUp(Extensions.replacing(Filter.class, this::prune))
+                        .transformUp(Extensions.replacing(Join.class, this::prune))
+                        .transformUp(Extensions.replacing(Filter.class, SourceKeys::mergeFilters));
         return write.copy(
                 write.table(),
                 write.condition(),
@@ -78,15 +77,15 @@ final class SourceKeys extends Rule<LogicalPlan> {
                 && found.table() instanceof RowLevelTable;
     }
 
-    /** A condition on the table stays above the numbers that Spark gives its rows: it goes below. */
-    private static LogicalPlan lowered(Filter filter) {
+    /** Copies conditions on the table below the projection in which Spark numbers its rows. */
+    private static LogicalPlan lowerConditions(Filter filter) {
         if (!(filter.child() instanceof Project project)
                 || !(project.child() instanceof DataSourceV2Relation relation)
-                || !isChanged(relation)) {
+                || !isRowChange(relation)) {
             return filter;
         }
         LogicalPlan found = relation;
-        for (Expression each : conjuncts(filter.condition(), new ArrayList<>())) {
+        for (Expression each : splitConjuncts(filter.condition(), new ArrayList<>())) {
             if (each.deterministic() && each.references().subsetOf(relation.outputSet())) {
                 found = new Filter(each, found);
             }
@@ -94,28 +93,28 @@ final class SourceKeys extends Rule<LogicalPlan> {
         return filter.copy(filter.condition(), project.copy(project.projectList(), found));
     }
 
-    private static boolean isChanged(DataSourceV2Relation relation) {
+    private static boolean isRowChange(DataSourceV2Relation relation) {
         return relation.table() instanceof RowLevelOperationTable changed
                 && changed.operation() instanceof RowChanges;
     }
 
-    /** Spark asks the table for the conditions of one filter only, the lowest. */
-    private static LogicalPlan united(Filter filter) {
+    /** Merges two filters: Spark pushes only the conditions of the lowest one to the table. */
+    private static LogicalPlan mergeFilters(Filter filter) {
         return filter.child() instanceof Filter below
                         && below.child() instanceof DataSourceV2Relation relation
-                        && isChanged(relation)
+                        && isRowChange(relation)
                 ? new Filter(new And(below.condition(), filter.condition()), relation)
                 : filter;
     }
 
-    // ── rows that must be in a subquery ──────────────────────────────────────────────────────
+    // ── conditions with a subquery ───────────────────────────────────────────────────────────
 
-    private LogicalPlan pruned(Filter filter) {
-        if (!(filter.child() instanceof DataSourceV2Relation relation) || !isChanged(relation)) {
+    private LogicalPlan prune(Filter filter) {
+        if (!(filter.child() instanceof DataSourceV2Relation relation) || !isRowChange(relation)) {
             return filter;
         }
         LogicalPlan found = filter;
-        for (Expression each : conjuncts(filter.condition(), new ArrayList<>())) {
+        for (Expression each : splitConjuncts(filter.condition(), new ArrayList<>())) {
             List<Expression> equal = new ArrayList<>();
             LogicalPlan keys = null;
             if (each instanceof InSubquery in) {
@@ -129,31 +128,31 @@ final class SourceKeys extends Rule<LogicalPlan> {
                 equal.addAll(CollectionConverters.asJava(exists.joinCond()));
             }
             if (keys != null) {
-                found = pruned(found, relation, equal, keys);
+                found = prune(found, relation, equal, keys);
             }
         }
         return found;
     }
 
-    // ── rows that are joined ─────────────────────────────────────────────────────────────────
+    // ── joins ────────────────────────────────────────────────────────────────────────────────
 
-    private LogicalPlan pruned(Join join) {
+    private LogicalPlan prune(Join join) {
         JoinType type = join.joinType();
         boolean mayPrune =
                 type == Inner$.MODULE$ || type == RightOuter$.MODULE$ || type == LeftSemi$.MODULE$;
         if (!mayPrune || join.condition().isEmpty()) {
             return join;
         }
-        List<Expression> equal = conjuncts(join.condition().get(), new ArrayList<>());
-        // From below: what stands in for a relation holds it.
+        List<Expression> equal = splitConjuncts(join.condition().get(), new ArrayList<>());
+        // Bottom-up, since the replacement of a relation contains it.
         LogicalPlan left =
                 join.left()
                         .transformUp(
                                 Extensions.replacing(
                                         DataSourceV2Relation.class,
                                         relation ->
-                                                isChanged(relation)
-                                                        ? pruned(
+                                                isRowChange(relation)
+                                                        ? prune(
                                                                 relation,
                                                                 relation,
                                                                 equal,
@@ -162,7 +161,7 @@ final class SourceKeys extends Rule<LogicalPlan> {
         return join.copy(left, join.right(), type, join.condition(), join.hint());
     }
 
-    private LogicalPlan pruned(
+    private LogicalPlan prune(
             LogicalPlan above,
             DataSourceV2Relation relation,
             List<Expression> conditions,
@@ -173,7 +172,7 @@ final class SourceKeys extends Rule<LogicalPlan> {
                         .loaded
                         .get("pruning");
         LogicalPlan found = above;
-        // Keys that are other ones the next time would say nothing of the first.
+        // A plan that returns other keys when it runs again cannot prune.
         if (!keys.deterministic()) {
             return found;
         }
@@ -191,28 +190,28 @@ final class SourceKeys extends Rule<LogicalPlan> {
                         && !theirs.references().isEmpty()
                         && theirs.references().subsetOf(keys.outputSet())) {
                     JsonNode fields = columns.get(column.name());
-                    found = new Filter(among(column, theirs, keys, fields), found);
+                    found = new Filter(pruneBy(column, theirs, keys, fields), found);
                 }
             }
         }
         return found;
     }
 
-    private static List<Expression> conjuncts(Expression condition, List<Expression> found) {
+    private static List<Expression> splitConjuncts(Expression condition, List<Expression> found) {
         if (condition instanceof And both) {
-            conjuncts(both.left(), found);
-            conjuncts(both.right(), found);
+            splitConjuncts(both.left(), found);
+            splitConjuncts(both.right(), found);
         } else {
             found.add(condition);
         }
         return found;
     }
 
-    private Expression among(
+    private Expression pruneBy(
             Attribute column, Expression theirs, LogicalPlan keys, JsonNode fields) {
         List<Expression> groups = new ArrayList<>();
         for (JsonNode field : fields) {
-            groups.add(computed(field, theirs));
+            groups.add(computePartitionValue(field, theirs));
         }
         boolean isItself = groups.isEmpty() || groups.contains(theirs);
         Expression one =
@@ -227,7 +226,7 @@ final class SourceKeys extends Rule<LogicalPlan> {
         LogicalPlan aggregate =
                 new Aggregate(
                         seq(isItself ? List.of(theirs) : groups), seq(output), keys, Option.empty());
-        // What is in a subquery of this kind is not looked at again.
+        // Spark does not optimize the plan of such a subquery again.
         LogicalPlan planned = session.sessionState().optimizer().execute(aggregate);
         return new DynamicPruningSubquery(
                 column,
@@ -240,7 +239,7 @@ final class SourceKeys extends Rule<LogicalPlan> {
                 Option.empty());
     }
 
-    private static Expression computed(JsonNode field, Expression value) {
+    private static Expression computePartitionValue(JsonNode field, Expression value) {
         String name = field.get("name").asText();
         if (name.equals("identity")) {
             return value;

@@ -18,17 +18,17 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** The tasks of a scan, which Python is asked for once; two that read the same rows are equal. */
+/** The tasks of a scan, planned once by Python. Two batches that read the same rows are equal. */
 final class TableBatch implements Batch {
     private final Source source;
     private final StructType columns;
     private final CaseInsensitiveStringMap options;
-    private final Question question;
-    // Of the keys of tasks: null where they have none.
+    private final Planner.ScanQuestion question;
+    // Null if the tasks have no partition keys.
     private final StructType keyTypes;
     private InputPartition[] partitions;
     private long leaves = -1;
-    private byte[] looked;
+    private byte[] readSet;
     private volatile boolean isRead;
     private ColumnScan.ColumnBatch columnBatch;
 
@@ -36,7 +36,7 @@ final class TableBatch implements Batch {
             Source source,
             StructType columns,
             CaseInsensitiveStringMap options,
-            Question question,
+            Planner.ScanQuestion question,
             StructType keyTypes) {
         this.source = source;
         this.columns = columns;
@@ -49,13 +49,13 @@ final class TableBatch implements Batch {
         if (partitions != null) {
             return;
         }
-        JsonNode planned = question.ask("tasks");
+        JsonNode planned = question.planTasks();
         Base64.Decoder base64 = Base64.getDecoder();
         JsonNode keys = planned.get("keys");
-        InputPartition[] made = new InputPartition[planned.get("tasks").size()];
-        for (int i = 0; i < made.length; i++) {
+        InputPartition[] tasks = new InputPartition[planned.get("tasks").size()];
+        for (int i = 0; i < tasks.length; i++) {
             byte[] task = base64.decode(planned.get("tasks").get(i).asText());
-            made[i] =
+            tasks[i] =
                     keyTypes == null
                             ? new Partition(i, task, this)
                             : new KeyedPartition(
@@ -67,29 +67,29 @@ final class TableBatch implements Batch {
                 new PythonDataSourceReadInfo(
                         function, CollectionConverters.asScala(none).toSeq());
         columnBatch =
-                new ColumnScan.ColumnBatch(Source.planned(info), Source.NAME, columns, options);
-        partitions = made;
+                new ColumnScan.ColumnBatch(Source.ofPlan(info), Source.NAME, columns, options);
+        partitions = tasks;
         leaves = planned.get("partitions").asLong();
-        JsonNode told = planned.get("looked");
-        looked = told.isNull() ? null : base64.decode(told.asText());
-        // Without tasks nothing will tell that there is nothing to read.
-        isRead = made.length == 0;
+        JsonNode text = planned.get("read_set");
+        readSet = text.isNull() ? null : base64.decode(text.asText());
+        // Without tasks nothing is serialized, so the empty result counts as read.
+        isRead = tasks.length == 0;
     }
 
     /**
-     * Whether Spark has handed the tasks out, and there is something to tell of it: batches that it
-     * only has planned read nothing.
+     * Whether Spark has sent the tasks to executors, and there is a read set: a batch that is only
+     * planned reads nothing.
      */
     boolean isRead() {
-        return isRead && looked != null;
+        return isRead && readSet != null;
     }
 
-    /** What tells Python which rows are looked for; null before the tasks are planned. */
-    byte[] looked() {
-        return looked;
+    /** The read set of the tasks; null before they are planned. */
+    byte[] readSet() {
+        return readSet;
     }
 
-    /** How many leaves the tasks read; less than 0 before they are planned. */
+    /** The number of leaves that the tasks read; -1 before they are planned. */
     long leaves() {
         return leaves;
     }
@@ -116,7 +116,7 @@ final class TableBatch implements Batch {
         return Objects.hash(question);
     }
 
-    /** A task, which tells its batch when it is on its way to an executor. */
+    /** A task that marks its batch as read when it is serialized for an executor. */
     private static class Partition extends PythonInputPartition {
         private final transient TableBatch batch;
 

@@ -2,10 +2,6 @@ package phalanx.bridge;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
-import com.fasterxml.jackson.databind.node.BooleanNode;
-import com.fasterxml.jackson.databind.node.IntNode;
-import com.fasterxml.jackson.databind.node.NullNode;
-import com.fasterxml.jackson.databind.node.TextNode;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -36,24 +32,24 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** A read of a table: Python has planned it, and Spark is told what there is to know. */
+/** A scan of a table that Python plans; reports its statistics and partitioning to Spark. */
 final class TableScan extends PythonScan
         implements SupportsReportStatistics,
                 SupportsReportPartitioning,
                 SupportsRuntimeV2Filtering,
-                Reads.Looking {
-    private static final int MOST_VALUES = 100_000;
+                Reads.ReportingScan {
+    private static final int MAX_VALUES = 100_000;
 
     private final Source source;
     private final StructType schema;
     private final StructType columns;
     private final CaseInsensitiveStringMap options;
-    private final Question question;
+    private final Planner.ScanQuestion question;
     private final Integer limit;
     private final Hints hints;
-    private JsonNode described;
-    private ArrayNode runtime = Planner.JSON.createArrayNode();
-    // Spark asks for one again once it knows the runtime filters, and when it plans anew.
+    private JsonNode description;
+    private ArrayNode runtimeFilters = Planner.JSON.createArrayNode();
+    // Spark asks for another once it knows the runtime filters, and when it plans again.
     private final List<TableBatch> batches = new CopyOnWriteArrayList<>();
     private boolean streams;
 
@@ -62,7 +58,7 @@ final class TableScan extends PythonScan
             StructType schema,
             StructType columns,
             CaseInsensitiveStringMap options,
-            Question question,
+            Planner.ScanQuestion question,
             Integer limit,
             Hints hints) {
         super(source, Source.NAME, columns, options, new Filter[0]);
@@ -70,24 +66,16 @@ final class TableScan extends PythonScan
         this.schema = schema;
         this.columns = columns;
         this.options = options;
-        this.question = about(question, columns);
+        this.question = question.withColumns(columns);
         this.limit = limit;
         this.hints = hints;
     }
 
-    private static Question about(Question question, StructType columns) {
-        ArrayNode names = Planner.JSON.createArrayNode();
-        for (String name : columns.fieldNames()) {
-            names.add(name);
+    private synchronized JsonNode describe() {
+        if (description == null) {
+            description = question.describe();
         }
-        return question.with("columns", names);
-    }
-
-    private synchronized JsonNode described() {
-        if (described == null) {
-            described = question.ask("describe");
-        }
-        return described;
+        return description;
     }
 
     @Override
@@ -95,31 +83,27 @@ final class TableScan extends PythonScan
         return streams ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
     }
 
-    /** Streams are read as Spark does it. */
+    /** Streams use Spark's own reader. */
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
         streams = true;
-        if (!hints.pinned()) {
+        if (!hints.isPinned()) {
             return super.toMicroBatchStream(checkpoint);
         }
-        // A source keeps the options that it was first asked with.
+        // A source keeps the options of its first request, so take a new one.
         return new PythonScan(
-                        CatalogSettings.source(),
+                        Source.create(),
                         Source.NAME,
                         columns,
-                        Hints.beyondPin(options),
+                        Hints.unpin(options),
                         new Filter[0])
                 .toMicroBatchStream(checkpoint);
     }
 
     @Override
     public Batch toBatch() {
-        Question tasks =
-                question.with("schema", TextNode.valueOf(columns.json()))
-                        .with("limit", limit == null ? NullNode.instance : IntNode.valueOf(limit))
-                        .with("keyed", BooleanNode.valueOf(isKeyed()))
-                        .with("runtime", runtime)
-                        .with("batch_rows", IntNode.valueOf(batchRows()));
+        Planner.ScanQuestion tasks =
+                question.withTasks(columns, limit, isKeyed(), runtimeFilters, batchRows());
         TableBatch batch = new TableBatch(source, columns, options, tasks, keyTypes());
         batches.add(batch);
         return batch;
@@ -130,13 +114,13 @@ final class TableScan extends PythonScan
         return rows > 0 ? rows : Integer.MAX_VALUE;
     }
 
-    /** Whether it is of use to have a task for each partition, and none for several. */
+    /** Whether the query groups rows by a partition key, so that each task reads one partition. */
     private boolean isKeyed() {
         if (!SQLConf.get().v2BucketingEnabled()) {
             return false;
         }
-        for (JsonNode key : described().get("keys")) {
-            if (hints.gathersBy(key.get("column").asText())) {
+        for (JsonNode key : describe().get("keys")) {
+            if (hints.groupsBy(key.get("column").asText())) {
                 return true;
             }
         }
@@ -144,21 +128,21 @@ final class TableScan extends PythonScan
     }
 
     /**
-     * Whether Spark is told that one task has all rows, so that it brings none together for an
-     * aggregate of all of them. Joins go by keys.
+     * Whether to report that one task has all rows, so that Spark aggregates them without a shuffle.
+     * Joins use keys instead.
      */
     private boolean isOneTask() {
         return SQLConf.get().v2BucketingEnabled()
                 && !hints.joins()
-                && described().get("in_one_task").asBoolean();
+                && describe().get("in_one_task").asBoolean();
     }
 
-    /** The types of the keys that tasks have; of one for all rows none, and null without keys. */
+    /** The types of the partition keys of tasks: empty for a single task, null without keys. */
     private StructType keyTypes() {
         if (!isKeyed()) {
             return isOneTask() ? new StructType() : null;
         }
-        JsonNode keys = described().get("keys");
+        JsonNode keys = describe().get("keys");
         StructField[] types = new StructField[keys.size()];
         for (int i = 0; i < types.length; i++) {
             StructField column = schema.apply(keys.get(i).get("column").asText());
@@ -176,16 +160,16 @@ final class TableScan extends PythonScan
         return column.copy(column.name(), type, true, column.metadata());
     }
 
-    // ── what Spark may know ──────────────────────────────────────────────────────────────────
+    // ── statistics and partitioning ──────────────────────────────────────────────────────────
 
     @Override
     public Statistics estimateStatistics() {
         if (streams) {
             return of(OptionalLong.empty(), OptionalLong.empty());
         }
-        JsonNode known = described();
+        JsonNode known = describe();
         long rows = known.get("rows").asLong();
-        // Files hold all columns: those that are read have their part of the bytes.
+        // The size of the files, scaled to the columns that are read.
         double part = (double) columns.defaultSize() / Math.max(1, schema.defaultSize());
         long bytes = (long) Math.ceil(known.get("bytes").asLong() * part);
         return of(OptionalLong.of(Math.max(1, bytes)), OptionalLong.of(rows));
@@ -215,16 +199,16 @@ final class TableScan extends PythonScan
                     ? new KeyGroupedPartitioning(new Expression[0], 1)
                     : new UnknownPartitioning(0);
         }
-        JsonNode keys = described().get("keys");
+        JsonNode keys = describe().get("keys");
         Expression[] transforms = new Expression[keys.size()];
         for (int i = 0; i < transforms.length; i++) {
             transforms[i] = transform(keys.get(i));
         }
-        return new KeyGroupedPartitioning(transforms, described().get("groups").asInt());
+        return new KeyGroupedPartitioning(transforms, describe().get("groups").asInt());
     }
 
     private static Expression transform(JsonNode key) {
-        String column = quoted(key.get("column").asText());
+        String column = quote(key.get("column").asText());
         String type = key.get("type").asText();
         if (type.equals("identity")) {
             return Expressions.identity(column);
@@ -235,39 +219,39 @@ final class TableScan extends PythonScan
         return Expressions.apply(type, Expressions.column(column));
     }
 
-    private static String quoted(String name) {
+    private static String quote(String name) {
         return "`" + name.replace("`", "``") + "`";
     }
 
     @Override
     public NamedReference[] filterAttributes() {
-        JsonNode names = described().get("filters");
+        JsonNode names = describe().get("filters");
         NamedReference[] found = new NamedReference[names.size()];
         for (int i = 0; i < found.length; i++) {
-            found[i] = Expressions.column(quoted(names.get(i).asText()));
+            found[i] = Expressions.column(quote(names.get(i).asText()));
         }
         return found;
     }
 
-    /** More values than these take longer to send than partitions take to read. */
+    /** Ignores longer lists: they take longer to send than the partitions take to read. */
     @Override
     public void filter(Predicate[] predicates) {
         List<Predicate> kept = new ArrayList<>();
         for (Predicate each : predicates) {
-            if (each.children().length <= MOST_VALUES) {
+            if (each.children().length <= MAX_VALUES) {
                 kept.add(each);
             }
         }
-        runtime = ExpressionTree.of(kept.toArray(new Predicate[0]));
+        runtimeFilters = ExpressionTree.of(kept.toArray(new Predicate[0]));
     }
 
-    /** What tells Python where rows were looked for, by the tasks that ran. */
+    /** The read sets of the batches that ran. */
     @Override
-    public Collection<byte[]> looked() {
+    public Collection<byte[]> readSets() {
         List<byte[]> found = new ArrayList<>();
         for (TableBatch batch : batches) {
-            if (batch.isRead() && !hints.isOfThePast(options)) {
-                found.add(batch.looked());
+            if (batch.isRead() && !hints.isPastSnapshot(options)) {
+                found.add(batch.readSet());
             }
         }
         return found;
@@ -278,9 +262,9 @@ final class TableScan extends PythonScan
         if (streams) {
             return super.description();
         }
-        JsonNode known = described();
+        JsonNode known = describe();
         String limited = limit == null ? "" : ", limit " + limit;
-        // Once it has run, what other sides of joins have pruned is known too.
+        // After a run this includes the runtime filters of joins.
         TableBatch last = null;
         for (TableBatch batch : batches) {
             last = batch.leaves() >= 0 ? batch : last;
@@ -295,10 +279,10 @@ final class TableScan extends PythonScan
 
     @Override
     public scala.collection.immutable.Map<String, String> getMetaData() {
-        Map<String, String> told = new HashMap<>();
+        Map<String, String> metadata = new HashMap<>();
         if (!streams) {
-            told.put("Planned", description());
+            metadata.put("Planned", description());
         }
-        return scala.collection.immutable.Map.from(CollectionConverters.asScala(told));
+        return scala.collection.immutable.Map.from(CollectionConverters.asScala(metadata));
     }
 }

@@ -25,13 +25,13 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Learns what a query wants of a table, and asks Python which of it is done there. */
-final class TableScanBuilder extends ColumnScan.Builder
+/** Collects what a query pushes down, and asks Python which of it Python applies. */
+final class TableScanBuilder extends ColumnScan.ColumnScanBuilder
         implements SupportsPushDownV2Filters, SupportsPushDownLimit, SupportsPushDownAggregates {
     private final Hints hints;
-    // The change of rows that the scan is part of; null if it is not.
+    // The change of rows that the scan is part of; null for a query.
     private final RowChanges changes;
-    private Question question;
+    private Planner.ScanQuestion question;
     private Predicate[] pushed = new Predicate[0];
     private Integer limit;
     private AnsweredScan answered;
@@ -48,22 +48,22 @@ final class TableScanBuilder extends ColumnScan.Builder
         this.changes = changes;
     }
 
-    private Question question() {
+    private Planner.ScanQuestion question() {
         if (question == null) {
-            question = new Question(source, schema, options, changes != null);
+            question = new Planner.ScanQuestion(source, schema, options, changes != null);
         }
         return question;
     }
 
-    /** The conditions that Spark has to look at again: Python's are no exact ones, or none. */
+    /** Returns the conditions that Spark has to evaluate, since Python does not apply them exactly. */
     @Override
     public Predicate[] pushPredicates(Predicate[] predicates) {
         if (predicates.length == 0) {
             return predicates;
         }
         pushed = predicates;
-        question = question().where(ExpressionTree.of(predicates));
-        JsonNode exact = question.ask("conditions").get("exact");
+        question = question().withConditions(predicates);
+        JsonNode exact = question.checkConditions().get("exact");
         List<Predicate> left = new ArrayList<>();
         Predicate selective = null;
         for (int i = 0; i < predicates.length; i++) {
@@ -73,7 +73,7 @@ final class TableScanBuilder extends ColumnScan.Builder
                 selective = predicates[i];
             }
         }
-        // One side of a join prunes the other only if Spark sees that it is filtered.
+        // Spark prunes the other side of a join only if it sees a filter on this one.
         if (hints.joins() && left.isEmpty() && selective != null) {
             left.add(selective);
         }
@@ -85,7 +85,7 @@ final class TableScanBuilder extends ColumnScan.Builder
         return pushed;
     }
 
-    /** Spark still cuts what the tasks send. */
+    /** Partial: Spark still limits the rows of all tasks together. */
     @Override
     public boolean pushLimit(int rows) {
         limit = rows;
@@ -105,12 +105,12 @@ final class TableScanBuilder extends ColumnScan.Builder
     @Override
     public boolean pushAggregation(Aggregation aggregation) {
         if (answered == null) {
-            answered = answer(aggregation);
+            answered = askAggregates(aggregation);
         }
         return answered != null;
     }
 
-    private AnsweredScan answer(Aggregation aggregation) {
+    private AnsweredScan askAggregates(Aggregation aggregation) {
         List<StructField> columns = new ArrayList<>();
         for (Expression by : aggregation.groupByExpressions()) {
             if (!(by instanceof NamedReference column) || column.fieldNames().length != 1) {
@@ -120,18 +120,18 @@ final class TableScanBuilder extends ColumnScan.Builder
         }
         ArrayNode functions = Planner.JSON.createArrayNode();
         for (AggregateFunc function : aggregation.aggregateExpressions()) {
-            ObjectNode told = functions.addObject();
+            ObjectNode tree = functions.addObject();
             DataType type = DataTypes.LongType;
             if (function instanceof CountStar) {
-                told.put("name", "COUNT_STAR");
+                tree.put("name", "COUNT_STAR");
             } else if (function instanceof Count count && !count.isDistinct()) {
-                told.put("name", "COUNT").setAll(ExpressionTree.of(count.column()));
+                tree.put("name", "COUNT").setAll(ExpressionTree.of(count.column()));
             } else if (function instanceof Min || function instanceof Max) {
                 Expression column = function.children()[0];
                 if (!(column instanceof NamedReference known) || known.fieldNames().length != 1) {
                     return null;
                 }
-                told.put("name", function instanceof Min ? "MIN" : "MAX").setAll(ExpressionTree.of(column));
+                tree.put("name", function instanceof Min ? "MIN" : "MAX").setAll(ExpressionTree.of(column));
                 type = schema.apply(known.fieldNames()[0]).dataType();
             } else {
                 return null;
@@ -139,15 +139,11 @@ final class TableScanBuilder extends ColumnScan.Builder
             String name = "agg" + columns.size();
             columns.add(new StructField(name, type, true, Metadata.empty()));
         }
-        JsonNode answer =
-                question()
-                        .with("by", ExpressionTree.of(aggregation.groupByExpressions()))
-                        .with("functions", functions)
-                        .ask("aggregate");
+        JsonNode answer = question().aggregate(aggregation.groupByExpressions(), functions);
         StructType output = new StructType(columns.toArray(new StructField[0]));
         return answer.get("rows").isNull()
                 ? null
-                : new AnsweredScan(output, answer, hints.isOfThePast(options));
+                : new AnsweredScan(output, answer, hints.isPastSnapshot(options));
     }
 
     @Override

@@ -9,11 +9,11 @@ import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.Transform;
 
-/** Partition fields as transforms of Spark, and back. */
+/** Converts between Spark's transforms and the JSON of partition fields. */
 final class Transforms {
     private Transforms() {}
 
-    static ArrayNode told(Transform[] transforms) {
+    static ArrayNode toJson(Transform[] transforms) {
         ArrayNode found = Planner.JSON.createArrayNode();
         for (Transform each : transforms) {
             ObjectNode tree = found.addObject();
@@ -35,7 +35,7 @@ final class Transforms {
         JsonNode columns = field.get("columns");
         String[] paths = new String[columns.size()];
         for (int i = 0; i < paths.length; i++) {
-            paths[i] = quoted(columns.get(i));
+            paths[i] = quote(columns.get(i));
         }
         JsonNode parameters = field.get("parameters");
         if (name.equals("identity")) {
@@ -55,7 +55,7 @@ final class Transforms {
         return Expressions.apply(name, arguments.toArray(new Expression[0]));
     }
 
-    private static String quoted(JsonNode path) {
+    private static String quote(JsonNode path) {
         List<String> parts = new ArrayList<>();
         for (JsonNode part : path) {
             parts.add("`" + part.asText().replace("`", "``") + "`");

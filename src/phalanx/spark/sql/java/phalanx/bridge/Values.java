@@ -21,11 +21,11 @@ import org.apache.spark.sql.types.TimestampNTZType;
 import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Values of Spark as text, as Python writes and reads them, and back. */
+/** Converts Spark's values to the texts that Python reads and writes, and back. */
 final class Values {
     private Values() {}
 
-    /** Whether text says all of a value: what is no valid text cannot be sent. */
+    /** Whether a value has a text form. Invalid UTF-8 has none. */
     static boolean hasText(Object value) {
         return value == null
                 || value instanceof Boolean
@@ -84,6 +84,6 @@ final class Values {
         if (type instanceof BinaryType) {
             return HexFormat.of().parseHex(text);
         }
-        throw new IllegalArgumentException("No value of " + type + " comes from Python.");
+        throw new IllegalArgumentException("Cannot read a value of " + type + " from Python.");
     }
 }

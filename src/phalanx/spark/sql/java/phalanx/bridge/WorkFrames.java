@@ -15,21 +15,21 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
 
 /**
- * Work of Phalanx for many tasks, as a DataFrame.
+ * Runs work of Phalanx on many tasks, as a DataFrame.
  *
- * <p>The process of the session hands it over by a call, and the plan of the DataFrame holds it: no
- * option names it, so that no query can bring another.
+ * <p>The session's own process passes the pickled work in a call, and the plan of the DataFrame holds
+ * it. No option carries it, so that no query can run other work.
  */
 public final class WorkFrames {
     private WorkFrames() {}
 
-    /** Whether these classes are for the Spark that runs them. */
+    /** Whether these classes were compiled for the running Spark. */
     public static boolean isForThisSpark() {
         return Source.isForThisSpark();
     }
 
-    /** The rows of pickled work, with the columns of a schema as JSON. */
-    public static Dataset<Row> frame(SparkSession session, byte[] work, String schema) {
+    /** A DataFrame of the rows of pickled work, with the columns of a schema in JSON. */
+    public static Dataset<Row> create(SparkSession session, byte[] work, String schema) {
         return Dataset$.MODULE$.ofRows(
                 (org.apache.spark.sql.classic.SparkSession) session,
                 DataSourceV2Relation$.MODULE$.create(
@@ -53,8 +53,8 @@ public final class WorkFrames {
 
         @Override
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-            return new ColumnScan.Builder(
-                    CatalogSettings.source(), schema, options, new StructType(), work);
+            return new ColumnScan.ColumnScanBuilder(
+                    Source.create(), schema, options, new StructType(), work);
         }
     }
 }

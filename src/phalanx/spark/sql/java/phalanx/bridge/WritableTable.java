@@ -29,22 +29,22 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A table of a catalog, to read and to write. */
+/** A table of a catalog that can be read and written. */
 class WritableTable extends CatalogTable
         implements SupportsWrite,
                 SupportsDeleteV2,
                 SupportsPartitionManagement,
                 SupportsSchemaEvolution {
-    private final Identifier identifier;
+    final Identifier identifier;
     private JsonNode partitions;
 
-    WritableTable(CatalogSettings tables, Identifier identifier, JsonNode loaded) {
-        super(tables, identifier.toString(), loaded);
+    WritableTable(CatalogSettings settings, Identifier identifier, JsonNode loaded) {
+        super(settings, identifier.toString(), loaded);
         this.identifier = identifier;
     }
 
-    final CatalogSettings.Question question() {
-        return tables.about(identifier).with("path", path());
+    final Planner.CatalogQuestion question() {
+        return settings.aboutPath(path());
     }
 
     @Override
@@ -57,13 +57,13 @@ class WritableTable extends CatalogTable
                 TableCapability.TRUNCATE,
                 TableCapability.OVERWRITE_BY_FILTER,
                 TableCapability.OVERWRITE_DYNAMIC,
-                // Columns that only the rows have are added, by ALTER TABLE, before they are written.
+                // Spark adds new columns of the rows by ALTER TABLE before it writes them.
                 TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
     }
 
     /**
-     * A column that only the rows have is added, and a number becomes wider if theirs is. Values of
-     * any other type are cast, as without schema evolution.
+     * Schema evolution adds new columns of the rows and widens numbers. Values of any other type are
+     * cast, as without schema evolution.
      */
     @Override
     public boolean supportsColumnChange(TableChange.ColumnChange change) {
@@ -85,35 +85,35 @@ class WritableTable extends CatalogTable
                         && to.precision() > from.precision();
     }
 
-    /** The options of a write, and where the table is. */
+    /** The options of a write, with the table's location. */
     Map<String, String> writeOptions(CaseInsensitiveStringMap given) {
         return options(given);
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return new CatalogWrite.Builder(this, info);
+        return new CatalogWrite.CatalogWriteBuilder(this, info);
     }
 
     // ── DELETE ───────────────────────────────────────────────────────────────────────────────
 
-    /** Python says why not, if it cannot. */
+    /** Throws Python's error if there is no exact predicate. */
     @Override
     public boolean canDeleteWhere(Predicate[] conditions) {
-        question().where(conditions).ask("where");
+        question().translate(conditions);
         return true;
     }
 
     @Override
     public void deleteWhere(Predicate[] conditions) {
-        question().where(conditions).ask("delete");
+        question().delete(conditions);
     }
 
     // ── SHOW PARTITIONS ──────────────────────────────────────────────────────────────────────
 
     private synchronized JsonNode partitions() {
         if (partitions == null) {
-            partitions = question().ask("partitions");
+            partitions = question().listPartitions();
         }
         return partitions;
     }
@@ -131,11 +131,11 @@ class WritableTable extends CatalogTable
             InternalRow row = Values.row(texts, schema);
             boolean matches = true;
             for (int i = 0; i < names.length; i++) {
-                int place = schema.fieldIndex(names[i]);
-                StructField field = schema.apply(place);
+                int index = schema.fieldIndex(names[i]);
+                StructField field = schema.apply(index);
                 matches &=
                         Objects.equals(
-                                ((GenericInternalRow) row).genericGet(place),
+                                ((GenericInternalRow) row).genericGet(index),
                                 wanted.isNullAt(i) ? null : wanted.get(i, field.dataType()));
             }
             if (matches) {
@@ -147,17 +147,17 @@ class WritableTable extends CatalogTable
 
     @Override
     public void createPartition(InternalRow key, Map<String, String> properties) {
-        throw notByHand("ADD");
+        throw cannotChangePartition("ADD");
     }
 
     @Override
     public boolean dropPartition(InternalRow key) {
-        throw notByHand("DROP");
+        throw cannotChangePartition("DROP");
     }
 
     @Override
     public void replacePartitionMetadata(InternalRow key, Map<String, String> properties) {
-        throw notByHand("ALTER");
+        throw cannotChangePartition("ALTER");
     }
 
     @Override
@@ -165,25 +165,21 @@ class WritableTable extends CatalogTable
         return Map.of();
     }
 
-    private CatalogSettings.Refused notByHand(String what) {
-        return new CatalogSettings.Refused(
+    private InvalidRequest cannotChangePartition(String what) {
+        return new InvalidRequest(
                 String.format(
-                        "Cannot %s a PARTITION of %s: partitions come and go with their rows. Use"
+                        "Cannot %s a PARTITION of %s: partitions follow from the rows. Use"
                                 + " INSERT, or DELETE FROM with a condition.",
                         what, name()));
     }
 
-    /** A table that takes its place when its rows are written. */
+    /** A table that becomes visible when its rows are written. */
     static final class Staged extends WritableTable implements StagedTable {
-        Staged(CatalogSettings tables, Identifier identifier, JsonNode loaded) {
-            super(tables, identifier, loaded);
+        Staged(CatalogSettings settings, Identifier identifier, JsonNode loaded) {
+            super(settings, identifier, loaded);
         }
 
-        private CatalogSettings.Question ours() {
-            return question().with("new", loaded.get("new")).with("staged", loaded.get("staged"));
-        }
-
-        /** In an object store the commit of the rows makes the table. */
+        /** In an object store the commit of the rows creates the table. */
         @Override
         Map<String, String> writeOptions(CaseInsensitiveStringMap given) {
             Map<String, String> options = super.writeOptions(given);
@@ -193,16 +189,15 @@ class WritableTable extends CatalogTable
 
         @Override
         public void commitStagedChanges() {
-            boolean mayReplace = loaded.get("may_replace").asBoolean();
-            if (ours().with("may_replace", mayReplace).ask("finish").has("exists")) {
-                throw new CatalogSettings.Refused(
-                        "Cannot create " + name() + ": another writer has made it meanwhile.");
+            if (settings.about(identifier).finish(loaded).has("exists")) {
+                throw new InvalidRequest(
+                        "Cannot create " + name() + ": another writer has created it meanwhile.");
             }
         }
 
         @Override
         public void abortStagedChanges() {
-            ours().ask("abort");
+            settings.about(identifier).abort(loaded);
         }
 
         @Override
