@@ -14,9 +14,11 @@ import pytest
 
 import phalanx
 from phalanx.errors import CommitConflict, PartialWrite
-from phalanx.storage.commit import publishing
+from phalanx.storage.commit import publishing, writing
 from phalanx.storage.lance import versions
-from tables import SCHEMA, SOAK, rows
+from phalanx.table.transactions import strong_mode
+from phalanx.table.transactions.strong_target import StrongTarget
+from tables import SCHEMA, SOAK, numbers, rows
 
 SECONDS = 40.0 if SOAK else 3.0
 
@@ -97,10 +99,119 @@ def test_appends_during_changes_of_the_mode(
     for thread in threads:
         thread.join()
     monkeypatch.undo()
-    assert errors == [], seed
+    assert errors == [], f"seed {seed}"
     assert writes.written
     for mode in ("strong", "weak"):
         writes.check(phalanx.open(table.uri))
         table.set_mode(mode)
     writes.check(phalanx.open(table.uri))
     assert "foreign-writes" not in {each.kind for each in table.health()}
+
+
+class LateWriter:
+    """An append in weak mode that waits just before it lists its new partition."""
+
+    def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._insert, self._may_insert = writing.insert_rows, threading.Event()
+        waits = threading.Event()
+
+        def insert_late(*arguments: Any) -> None:
+            waits.set()
+            assert self._may_insert.wait(60)
+            self._insert(*arguments)
+
+        self.outcome: BaseException | None = None
+        self._thread = threading.Thread(target=self._append, args=(uri,))
+        monkeypatch.setattr(writing, "insert_rows", insert_late)
+        self._thread.start()
+        assert waits.wait(60)
+        monkeypatch.setattr(writing, "insert_rows", self._insert)
+
+    def _append(self, uri: str) -> None:
+        try:
+            phalanx.open(uri).append(rows(("a", 1)))
+        except BaseException as error:
+            self.outcome = error
+
+    def finish(self) -> None:
+        self._may_insert.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def check_refused(self) -> None:
+        assert isinstance(self.outcome, CommitConflict)
+        assert "changed to strong mode" in str(self.outcome)
+
+
+def check_consistent(table: phalanx.Table, expected: list[int]) -> None:
+    """The rows are there in both modes, and no writer is blocked."""
+    assert "foreign-writes" not in {each.kind for each in table.health()}
+    for mode in ("strong", "weak", "strong"):
+        table.set_mode(mode)
+        assert numbers(phalanx.open(table.uri)) == expected
+        table.append(rows(("a", 100 + len(expected))))
+        expected = sorted([*expected, 100 + len(expected)])
+    assert numbers(phalanx.open(table.uri)) == expected
+
+
+def test_a_weak_writer_lists_its_partition_after_a_change_to_strong_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would not be in the snapshot that takes the partition over."""
+    table = phalanx.create(tmp_path / "t", SCHEMA, ["k"])
+    late = LateWriter(table.uri, monkeypatch)
+    table.set_mode("strong")
+    insert = writing.insert_rows
+
+    def take_over(*arguments: Any) -> None:
+        insert(*arguments)
+        phalanx.open(table.uri).append(rows(("b", 2)))
+
+    monkeypatch.setattr(late, "_insert", take_over)
+    late.finish()
+    late.check_refused()
+    check_consistent(table, [2])
+
+
+def test_a_late_partition_while_a_change_of_the_mode_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = phalanx.create(tmp_path / "t", SCHEMA, ["k"])
+    late = LateWriter(table.uri, monkeypatch)
+    complete = strong_mode.complete_change
+
+    def die(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def complete_and_wait(*arguments: Any) -> Any:
+        manifest = complete(*arguments)
+        late.finish()
+        return manifest.load_latest()
+
+    monkeypatch.setattr(strong_mode, "complete_change", die)
+    with pytest.raises(KeyboardInterrupt):
+        table.set_mode("strong")
+    monkeypatch.setattr(strong_mode, "complete_change", complete_and_wait)
+    table.append(rows(("a", 2)))
+    monkeypatch.undo()
+    late.check_refused()
+    check_consistent(table, [2])
+
+
+def test_a_late_partition_while_a_transaction_creates_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = phalanx.create(tmp_path / "t", SCHEMA, ["k"])
+    late = LateWriter(table.uri, monkeypatch)
+    table.set_mode("strong")
+    commit = StrongTarget.commit_snapshot
+
+    def commit_late(*arguments: Any) -> Any:
+        late.finish()
+        return commit(*arguments)
+
+    monkeypatch.setattr(StrongTarget, "commit_snapshot", commit_late)
+    table.append(rows(("a", 2)))
+    monkeypatch.undo()
+    late.check_refused()
+    check_consistent(table, [2])

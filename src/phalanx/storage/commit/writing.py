@@ -116,12 +116,7 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: LeafCreator) -> M
         nonlocal current
         current = current.load_latest()
         manifest.check_current(current)
-        if current.properties.mode != "weak":
-            # In strong mode this write could miss concurrent commits.
-            raise CommitConflict(
-                f"Cannot write to {current.root}: it changed to {current.properties.mode} mode "
-                "during the write. Write again."
-            )
+        _check_weak(current)
         missing = current.select_missing_keys(keys)
         if not missing.num_rows:
             return current
@@ -146,6 +141,8 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: LeafCreator) -> M
         insert_rows(current, rows)
         found = current.load_latest()
         manifest.check_current(found)
+        # Lance lets the insert and a change of the mode both succeed.
+        _check_weak(found)
         _check_listed(found, rows, keys)
         return found
 
@@ -160,6 +157,15 @@ def ensure_partitions(manifest: Manifest, keys: pa.Table, new: LeafCreator) -> M
         # The leaves of a job have files that it may still need.
         remove_unlisted_leaves(found, made.values())
     return found
+
+
+def _check_weak(manifest: Manifest) -> None:
+    """Refuse a weak write to a table in strong mode, which would miss or hide other commits."""
+    if manifest.properties.mode != "weak":
+        raise CommitConflict(
+            f"Cannot write to {manifest.root}: it changed to {manifest.properties.mode} mode "
+            "during the write. Write again."
+        )
 
 
 def _check_listed(manifest: Manifest, rows: pa.Table, keys: pa.Table) -> None:

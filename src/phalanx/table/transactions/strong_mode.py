@@ -40,16 +40,16 @@ def load_head(manifest: Manifest) -> tuple[Manifest, Head]:
     Also publishes the leaves of earlier commits, in case their writers died before they did.
     """
     manifest = manifest.load_latest()
-    found = read_head(manifest) if manifest.properties.mode == "strong" else None
-    if found is None or not _is_ready(manifest, found):
-        manifest = complete_change(manifest)
+    while manifest.properties.mode == "strong":
         found = read_head(manifest)
-    if manifest.properties.mode != "strong" or found is None:
-        raise CommitConflict(
-            f"{manifest.root} is in weak mode: transactions, snapshots, time travel and rollback "
-            "need strong mode. Change it with set_mode('strong')."
-        )
-    return manifest, publish_pending(manifest, found)
+        if found is not None and _is_ready(manifest, found):
+            return manifest, publish_pending(manifest, found)
+        # A late weak writer may list a partition meanwhile: look again.
+        manifest = complete_change(manifest)
+    raise CommitConflict(
+        f"{manifest.root} is in weak mode: transactions, snapshots, time travel and rollback "
+        "need strong mode. Change it with set_mode('strong')."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -526,7 +526,13 @@ class StrongTarget:
     ) -> LeafVersion:
         """Move our new partition into the one that another writer created concurrently."""
         name, current = str(row[LEAF_OBJECT_ID]), row[LEAF_VERSION]
-        assert isinstance(current, int)
+        if not isinstance(current, int):
+            raise RetryableConflict(
+                f"Cannot commit to {latest.root}: a writer that began in weak mode created the "
+                f"partition {format_partitions([each.key])} at the same time. Start the "
+                "transaction again.",
+                partitions=[each.key],
+            )
         target = latest.root.leaf(str(row[LEAF_LOCATION]))
         if (name, current) not in self._rebased:
             self._rebased[name, current] = stage_moved_rows(
