@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -215,3 +215,40 @@ def test_a_late_partition_while_a_transaction_creates_it(
     monkeypatch.undo()
     late.check_refused()
     check_consistent(table, [2])
+
+
+def test_a_helper_meets_the_next_change_of_the_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It completes that one too, before it says whether its rows are in the table."""
+    table = phalanx.create(tmp_path / "t", SCHEMA, ["k"])
+    other = phalanx.open(table.uri)
+    change, apply = strong_mode.change_properties, writing.apply_to_leaves
+
+    def die(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def begin_change(mode: Literal["weak", "strong"]) -> None:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(strong_mode, "complete_change", die)
+            other.set_mode(mode)
+
+    def apply_before_changes(*arguments: Any) -> Any:
+        done = apply(*arguments)
+        other.set_mode("strong")
+        begin_change("weak")
+        monkeypatch.setattr(strong_mode, "change_properties", change_too_late)
+        return done
+
+    def change_too_late(*arguments: Any) -> Any:
+        monkeypatch.setattr(strong_mode, "change_properties", change)
+        other.set_mode("weak")
+        begin_change("strong")
+        return change(*arguments)
+
+    monkeypatch.setattr(writing, "apply_to_leaves", apply_before_changes)
+    table.append(rows(("a", 1)))
+    assert strong_mode.change_properties is change
+    monkeypatch.undo()
+    assert table.mode == "strong"
+    check_consistent(table, [1])

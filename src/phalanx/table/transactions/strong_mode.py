@@ -93,6 +93,14 @@ def finish_leaving_strong(manifest: Manifest) -> Manifest:
     return manifest
 
 
+def _is_pending(manifest: Manifest) -> bool:
+    """Whether a change of a strong namespace's properties has not reached its head or leaves."""
+    if manifest.properties.mode != "strong":
+        return False
+    found = read_head(manifest)
+    return found is None or not _is_ready(manifest, found)
+
+
 def _is_ready(manifest: Manifest, found: Head) -> bool:
     return (
         found.epoch == manifest.properties.epoch
@@ -115,7 +123,7 @@ def complete_change(manifest: Manifest, operation: str | None = None) -> Manifes
         latest = manifest.load_latest()
         properties = latest.properties
         found = read_head(latest)
-        if properties.mode != "strong" or (found is not None and _is_ready(latest, found)):
+        if not _is_pending(latest):
             return latest
         if found is not None and properties.is_leaving_strong:
             return _leave_strong(latest, found)
@@ -133,10 +141,14 @@ def complete_change(manifest: Manifest, operation: str | None = None) -> Manifes
         )
         return latest.load_latest()
 
-    completed = head.retry_commit(attempt, manifest)
-    if changed and completed.properties.mode == "strong":
-        return publish(completed, [each.object_id for each in changed])
-    return completed
+    while True:
+        changed.clear()
+        completed = head.retry_commit(attempt, manifest)
+        if changed and completed.properties.mode == "strong":
+            completed = publish(completed, [each.object_id for each in changed])
+        if not _is_pending(completed):
+            return completed
+        # Another writer has begun the next change.
 
 
 def _name_operation(manifest: Manifest, found: Head | None) -> str:
