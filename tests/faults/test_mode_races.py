@@ -229,9 +229,10 @@ def test_a_helper_meets_the_next_change_of_the_mode(
         raise KeyboardInterrupt
 
     def begin_change(mode: Literal["weak", "strong"]) -> None:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(strong_mode, "complete_change", die)
-            other.set_mode(mode)
+            with pytest.raises(KeyboardInterrupt):
+                other.set_mode(mode)
 
     def apply_before_changes(*arguments: Any) -> Any:
         done = apply(*arguments)
