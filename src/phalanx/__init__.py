@@ -68,7 +68,7 @@ from phalanx.model.specs.partition_by import (
     year,
 )
 
-# Where it is defined, `hash` would take the place of Python's own.
+# In its own module, `hash` would shadow the built-in.
 from phalanx.model.specs.partition_by import hive_hash as hash
 from phalanx.model.specs.partition_key import PartitionKey
 from phalanx.model.specs.spec import PartitionField, PartitionSpec
@@ -114,7 +114,7 @@ if TYPE_CHECKING:
 try:
     __version__ = version("phalanx-lance")
 except PackageNotFoundError:
-    # Run from its sources, which carry no version.
+    # Running from a source checkout, which has no installed version.
     __version__ = "0+sources"
 
 __all__ = [
@@ -236,7 +236,7 @@ def __getattr__(name: str) -> object:
         from phalanx.namespace import PartitionedNamespace
 
         return PartitionedNamespace
-    # They need what not everyone has installed.
+    # These need optional dependencies.
     if name in ("ducklake", "iceberg", "spark"):
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

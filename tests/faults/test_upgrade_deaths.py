@@ -51,7 +51,7 @@ def test_an_upgrade_dies_at_every_step(
         if found.layout == "hive":
             found.upgrade()
         else:
-            assert "is of the newest format" in str(found.upgrade())
+            assert "has the newest format" in str(found.upgrade())
         again = phalanx.open(root)
         assert again.layout == "namespace"
         assert as_multiset(again.scan().to_arrow()) == expected, step

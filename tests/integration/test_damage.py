@@ -108,7 +108,7 @@ def test_a_head_out_of_range(table: phalanx.Table, key: str, value: object) -> N
     ids=range(12),
 )
 def test_a_head_that_is_no_such_object(text: str | None) -> None:
-    with pytest.raises(InvalidManifest, match="where the table's history stands"):
+    with pytest.raises(InvalidManifest, match="the newest snapshot"):
         Head.from_json(text)  # type: ignore[arg-type]
 
 

@@ -280,7 +280,7 @@ def test_old_specs(root: str, store: Store, mode: str) -> None:
     left = find_only(table.health(), "empty-spec")
     assert kinds(table.health()) == ["empty-spec"]
     assert (left.spec_id, left.figures) == (1, {"partitions": 2})
-    assert "can be retired" in left.message
+    assert "Spec v1 by k no longer holds files" in left.message
     run_command(left, store)
     assert table.mode == mode
 

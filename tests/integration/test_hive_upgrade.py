@@ -106,7 +106,7 @@ def test_the_upgraded_table_can_do_all(store: Store) -> None:
     table.append(rows(4))
     table.rename_column("n", "number")
     assert table.scan().count_rows() == 24 + 8 - 1 + 24 + 2 + 4
-    assert str(table.upgrade()) == f"{table.uri} is of the newest format."
+    assert str(table.upgrade()) == f"{table.uri} has the newest format."
 
 
 def test_a_leaf_of_another_writer_gets_the_ids(tmp_path: Path) -> None:

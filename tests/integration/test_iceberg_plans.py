@@ -164,13 +164,13 @@ def by_partition(table: Table, condition: ice.BooleanExpression) -> set[str]:
     return kept
 
 
-def matching(opened: IcebergTable, where: str) -> set[str]:
+def find_matches(opened: IcebergTable, where: str) -> set[str]:
     """The files that hold a matching row, by brute force."""
     sql = to_datafusion(bind_predicate(where, opened.schema))
     found = set()
     for unit in opened.import_units():
         for batch in unit.batches():
-            matches = oracle.matching(pa.Table.from_batches([batch]), sql)
+            matches = oracle.find_matches(pa.Table.from_batches([batch]), sql)
             assert matches is not None
             if matches.true_count:
                 found.add(unit.path)
@@ -182,7 +182,7 @@ def check_planned(
 ) -> None:
     """All files with a match, and none that pyiceberg would not keep."""
     planned = paths_of(opened.plan(where).files)
-    assert planned >= matching(opened, where)
+    assert planned >= find_matches(opened, where)
     # Statistics of columns prune more; the plan says that they are not consulted.
     assert planned >= {task.file.file_path for task in table.scan(condition).plan_files()}
     theirs = by_partition(table, condition)
@@ -253,7 +253,7 @@ def test_no_file_with_a_match_is_missed(
     table_and_rows: tuple[IcebergTable, pa.Table, list[str]], where: str
 ) -> None:
     opened, every, files = table_and_rows
-    found = oracle.matching(every, to_datafusion(bind_predicate(where, opened.schema)))
+    found = oracle.find_matches(every, to_datafusion(bind_predicate(where, opened.schema)))
     assume(found is not None)
     planned = paths_of(opened.plan(where).files)
     assert {file for file, match in zip(files, found.to_pylist(), strict=True) if match} <= planned
@@ -329,8 +329,8 @@ def test_a_renamed_and_promoted_column_is_found_by_its_id(catalog: SqlCatalog) -
     assert opened.schema.type_of(1) == pa.int64()
     for where in ("number = 5", "number > 9 AND number < 14", "price < -5", "number IS NULL"):
         plan = opened.plan(where)
-        assert paths_of(plan.files) >= matching(opened, where)
-        assert 0 < plan.planned < len(data_files(table))
+        assert paths_of(plan.files) >= find_matches(opened, where)
+        assert 0 < plan.planned_files < len(data_files(table))
     assert [file.values[0] for file in opened.plan("number IN (5, 14)").files] == [5, 14]
     old = phalanx.iceberg.open(table, snapshot=table.snapshots()[0].snapshot_id)
     assert old.schema.names[0] == "id"
@@ -353,13 +353,13 @@ def test_a_dropped_source_prunes_by_the_fields_that_are_left(catalog: SqlCatalog
     # The new column of that name has another id, and no value in the old files.
     for where in ("name = 'a0'", "name IS NULL", "id = 5", "id = 5 AND name IS NULL"):
         plan = opened.plan(where)
-        assert paths_of(plan.files) >= matching(opened, where)
+        assert paths_of(plan.files) >= find_matches(opened, where)
     by_id = ice.EqualTo("id", 5)
     assert paths_of(opened.plan("id = 5").files) == by_partition(table, by_id)
     theirs = {task.file.file_path for task in table.scan(by_id).plan_files()}
     assert paths_of(opened.plan("id = 5").files) >= theirs
-    assert opened.plan("name = 'a0'").planned == len(data_files(table))
-    assert 0 < opened.plan("id = 5").planned < len(data_files(table))
+    assert opened.plan("name = 'a0'").planned_files == len(data_files(table))
+    assert 0 < opened.plan("id = 5").planned_files < len(data_files(table))
     assert all(isinstance(file.values[0], str | None) for file in opened.plan().files)
 
 
@@ -370,7 +370,7 @@ def test_nan_and_null_partitions_are_kept_where_they_may_match(catalog: SqlCatal
     table.append(rows(0, 11).filter(pa.array([n % 11 != 0 for n in range(11)])))
     opened = phalanx.iceberg.open(table)
     for where in ("x = 2", "x > 3", "x <= 1", "x IS NULL", "x IS NOT NULL", "x <> 2"):
-        assert paths_of(opened.plan(where).files) >= matching(opened, where)
+        assert paths_of(opened.plan(where).files) >= find_matches(opened, where)
     assert [file.values for file in opened.plan("x = 2").files] == [(2.0,)]
     assert [file.values for file in opened.plan("x IS NULL").files] == [(None,)]
 
@@ -387,9 +387,9 @@ def test_an_unknown_transform_keeps_its_files_and_says_why(catalog: SqlCatalog) 
     opened = phalanx.iceberg.open(table)
     assert isinstance(opened.specs[spec.spec_id].fields[0].derivation, Unevaluable)
     plan = opened.plan("id = 5")
-    assert plan.planned == len(data_files(table))
+    assert plan.planned_files == len(data_files(table))
     assert "zorder[4] cannot be evaluated: Phalanx does not know the transform" in str(plan)
-    assert opened.plan("id = 5 AND name = 'c5'").planned == 1
+    assert opened.plan("id = 5 AND name = 'c5'").planned_files == 1
     with pytest.raises(PhalanxError, match=r"'id_bucket' of spec 1, .*cannot be evaluated"):
         opened.rewrite(opened.plan_rewrite(rewrite_all=True))
 
@@ -550,9 +550,9 @@ def test_snapshots_by_id_and_by_name(catalog: SqlCatalog) -> None:
     assert first is not None
     table.manage_snapshots().create_tag(first.snapshot_id, "start").commit()
     table.append(rows(4, 4))
-    assert phalanx.iceberg.open(table).plan().planned == 2
-    assert phalanx.iceberg.open(table, snapshot=first.snapshot_id).plan().planned == 1
-    assert phalanx.iceberg.open(table, snapshot="start").plan().planned == 1
+    assert phalanx.iceberg.open(table).plan().planned_files == 2
+    assert phalanx.iceberg.open(table, snapshot=first.snapshot_id).plan().planned_files == 1
+    assert phalanx.iceberg.open(table, snapshot="start").plan().planned_files == 1
     with pytest.raises(PhalanxError, match="has no snapshot 'nowhere'"):
         phalanx.iceberg.open(table, snapshot="nowhere")
     with pytest.raises(PhalanxError, match="has no snapshot 1"):

@@ -95,7 +95,7 @@ def test_parts_of_an_index_and_rows_outside_it(tmp_path: Path) -> None:
     new = lance.fragment.write_fragments(table(2000, 50), both)
     grown = commit(both, LanceOperation.Append(new))
     (index,) = list_indexes(grown)
-    assert (index.kind, index.metric, index.covered) == ("IVF_FLAT", "cosine", {0, 1})
+    assert (index.kind, index.metric, index.covered_fragments) == ("IVF_FLAT", "cosine", {0, 1})
     assert [each.fragments for each in index.segments] == [{0}, {1}]
 
     def search_ids(version: lance.LanceDataset, **how: Any) -> list[int]:
@@ -175,4 +175,4 @@ def test_every_kind_is_built_outside_the_main_branch(tmp_path: Path) -> None:
             options = {"num_sub_vectors": 2} if "PQ" in kind else {}
             made = build_index(detached, column, kind, [0], **options)
             (index,) = list_indexes(made)
-            assert (index.kind, index.covered) == (kind, {0})
+            assert (index.kind, index.covered_fragments) == (kind, {0})

@@ -85,7 +85,7 @@ def test_a_spec_without_data_can_be_retired(table: phalanx.Table) -> None:
     table.rewrite(target_spec=NEWEST)
     plan = table.plan_rewrite(target_spec=NEWEST)
     assert (plan.groups, plan.retirable) == ((), (1,))
-    assert "spec v1 holds no files any more: it can be retired" in str(plan)
+    assert "spec v1 no longer holds files: a vacuum removes those of older versions" in str(plan)
     assert plan.to_dict()["retirable_specs"] == [1]
     assert str(table.rewrite(target_spec=NEWEST)) == "nothing to rewrite"
 

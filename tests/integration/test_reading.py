@@ -76,7 +76,7 @@ def test_a_plan_shows_what_it_reads_and_why(table: phalanx.Table) -> None:
     assert re.search(r"reads 1 of 3 partitions, \d+ bytes of [\d.]+ kB", shown)
     assert "spec v1 by p: reads 1 partition\n" in shown
     assert "prunes by partition_field_p = 'a'" in shown
-    assert "stays for the scan: no partition field comes from id" in shown
+    assert "is left to the scan: no partition field comes from id" in shown
     assert "spec v2 by bucket(4, id): reads 0 partitions" in shown
     assert f"manifest filter: {plan.pruning.manifest_filter}" in shown
     told = plan.to_dict()

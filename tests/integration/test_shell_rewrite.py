@@ -112,7 +112,7 @@ def test_rows_move_to_another_spec(strong: phalanx.Table) -> None:
     assert (found["files_before"], found["rows"]) == (14, 140)
     assert set(strong.files()["spec_id"].to_pylist()) == {2}
     shown = run("rewrite", strong.uri, "--target-spec", "2", "--dry-run").stdout
-    assert "Spec v1 no longer holds files: it can be retired.\n" in shown
+    assert "Spec v1 no longer holds files: a vacuum removes those of older versions.\n" in shown
 
 
 def test_what_others_change_meanwhile_is_a_warning(

@@ -300,7 +300,7 @@ def test_the_shell_creates_describes_and_upgrades(tmp_path: Path) -> None:
     shown = run("upgrade", uri)
     assert (shown.exit_code, "Upgraded" in shown.stdout) == (0, True)
     assert run_json("describe", uri)["layout"] == "namespace"
-    assert "is of the newest format" in run("upgrade", uri).stdout
+    assert "has the newest format" in run("upgrade", uri).stdout
 
 
 def test_the_shell_shows_what_is_refused(tmp_path: Path) -> None:

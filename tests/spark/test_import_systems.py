@@ -104,7 +104,7 @@ def test_a_draft_in_its_own_place_is_upgraded(tmp_path: Path, layout: str) -> No
     assert files <= {path for paths in new.files()["paths"].to_pylist() for path in paths}
     assert_same(place, sample(0))
     plan_again = phalanx.spark.plan_import(None, place, place, format=layout)
-    assert "it is of the newest format already" in str(plan_again)
+    assert "it already has the newest format" in str(plan_again)
     phalanx.spark.import_table(nobody, place, place, format=layout, progress=False)
     assert_same(place, sample(0))
     with pytest.raises(PhalanxError, match="into itself"):

@@ -1,6 +1,6 @@
 """The `phalanx` shell, which needs the `cli` extra: typer and rich.
 
-It may import every other layer, and no layer imports it. Begin with `app`, which defines the basic
+May import every other layer; no layer imports it. Begin with `app`, which defines the basic
 commands and registers those in `commands`; `console` has what they share.
 """
 

@@ -195,7 +195,7 @@ def explain(
     storage_option: StorageOptions = None,
     trust_locations: TrustLocations = False,
 ) -> None:
-    """Show which partitions a predicate needs, how many of how many, and why."""
+    """Show which partitions a predicate needs, how many of all, and why."""
     plan = _open_table_at(uri, storage_option, snapshot, trust_locations).plan(where)
     typer.echo(json_text.dumps(plan.to_dict(), indent=2) if output is Output.JSON else str(plan))
 

@@ -1,5 +1,5 @@
 """The pure core: schemas, SQL expressions, predicates, transforms, partition specs and search.
 
-It does no I/O, and may import only `phalanx.errors`, Arrow, NumPy and DataFusion: neither Lance nor
+Does no I/O. May import `phalanx.errors`, Arrow, NumPy and DataFusion, but neither Lance nor
 Spark. Begin with `schema.schema`, `predicates.predicate`, `transforms.transform` and `specs.spec`.
 """

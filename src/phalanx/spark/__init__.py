@@ -1,6 +1,6 @@
 """Phalanx in Spark: `format("phalanx")`, an SQL catalog, and functions for pipelines.
 
-Imports `phalanx.table` and below, and pyspark; nothing below imports it.
+May import `phalanx.table` and below, and pyspark; nothing below imports it.
 Begin with `session.configure`, then `source.source` for reads and writes and `sql.planner` for SQL.
 """
 

@@ -1,7 +1,7 @@
 """Evolution of a table's partition specs and schema.
 
 The manifest's metadata is authoritative and changes in one commit. The columns of the manifest and
-the schemas of the leaves follow: they can lag behind without a reader noticing.
+the schemas of the leaves may be updated later; readers stay correct.
 """
 
 from __future__ import annotations

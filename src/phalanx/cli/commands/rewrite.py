@@ -210,7 +210,9 @@ def _print_plan(plan: RewritePlan) -> None:
     for reason, count in sorted(files.items()):
         typer.echo(f"Left out {format_count(count, 'file')}: {reason}.")
     for spec_id in plan.retirable:
-        typer.echo(f"Spec v{spec_id} no longer holds files: it can be retired.")
+        typer.echo(
+            f"Spec v{spec_id} no longer holds files: a vacuum removes those of older versions."
+        )
     if hidden := len(plan.groups) - len(shown):
         note(f"{hidden:,} more groups: --output json has them.")
 

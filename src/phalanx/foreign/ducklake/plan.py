@@ -197,7 +197,7 @@ class DuckLakePlan:
                 lines.append(f"  {reason.condition}")
                 lines.append(f"    prunes by {reason.pushed or 'nothing, taken by itself'}")
                 if not reason.exact:
-                    lines.append(f"    stays for the scan: {reason.why}")
+                    lines.append(f"    is left to the scan: {reason.why}")
         return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
 """Iceberg tables through pyiceberg: plan scans and rewrites, run rewrites, read rows for an import.
 
-Modules here may import `phalanx.foreign.file_systems`, the pure layers and pyiceberg. Begin with
-`table` and `state`; `manifests` and `deletes` read the metadata, `rows` reads data files, `rewrite`
-and `writing` replace them, and `trust` rejects what an untrusted table must not do.
+May import `phalanx.foreign.file_systems`, the pure layers and pyiceberg. Begin with `table` and
+`state`; `manifests` and `deletes` read the metadata, `rows` reads data files, `rewrite` and
+`writing` replace them, and `trust` rejects what an untrusted table must not do.
 """
 
 import importlib.util

@@ -91,7 +91,7 @@ class IcebergPlan:
                 yield IcebergFile(path, size, rows, key, form, sequence, found)
 
     @property
-    def planned(self) -> int:
+    def planned_files(self) -> int:
         """The number of files to read."""
         return sum(table.num_rows for table in self.kept.values())
 
@@ -106,7 +106,7 @@ class IcebergPlan:
             "table": self.table,
             "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
             "where": self.where,
-            "planned_files": self.planned,
+            "planned_files": self.planned_files,
             "total_files": sum(self.total_files.values()),
             "planned_bytes": self.bytes,
             "manifests_read": self.manifests_read,
@@ -153,7 +153,7 @@ class IcebergPlan:
         if self.where is not None:
             yield f"where {self.where}"
         total = format_count(sum(self.total_files.values()), "file")
-        yield f"reads {self.planned:,} of {total} of {self.table}, {format_bytes(self.bytes)}"
+        yield f"reads {self.planned_files:,} of {total} of {self.table}, {format_bytes(self.bytes)}"
         every = format_count(self.manifests_read + self.manifests_skipped, "manifest")
         yield f"{self.manifests_read:,} of {every} had to be read"
         if used := {delete.path for file in self.files for delete in file.deletes}:
@@ -167,7 +167,7 @@ class IcebergPlan:
                 yield f"  {reason.condition}"
                 yield f"    prunes by {reason.pushed or 'nothing, taken by itself'}"
                 if not reason.exact:
-                    yield f"    stays for the scan: {reason.why}"
+                    yield f"    is left to the scan: {reason.why}"
         for each in self.diagnostics:
             kept = format_count(each.partitions, "partition")
             yield f"spec {each.spec_id} includes {kept} undecided: {each.cause}"
@@ -177,5 +177,5 @@ class IcebergPlan:
             deletes = f", {format_count(len(file.deletes), 'delete file')}" if file.deletes else ""
             size = f"{format_count(file.rows, 'row')}, {format_bytes(file.bytes)}"
             yield f"{file.path}: {size}{deletes}"
-        if (hidden := self.planned - _MAX_SHOWN_FILES) > 0:
+        if (hidden := self.planned_files - _MAX_SHOWN_FILES) > 0:
             yield f"and {format_count(hidden, 'file')} more"

@@ -78,7 +78,7 @@ def resolve_relative_times(where: str, schema: Schema, now: datetime) -> str:
         try:
             return Constant(_to_constant(parse_relative_time(phrase, now), kind))
         except (OverflowError, ValueError, pa.ArrowException):
-            refuse(f"{phrase!r} is out of the range of the calendar. Use a shorter time.")
+            refuse(f"{phrase!r} is out of the range of the calendar. Use a shorter span.")
 
     def replace_phrases(node: Node) -> Node:
         if not any(phrase_of(child) for child in list_subexpressions(node)):

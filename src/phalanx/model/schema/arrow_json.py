@@ -212,7 +212,7 @@ def _build_type(spelled: str, obj: Mapping[str, Any], path: FieldPath) -> pa.Dat
             return _SIMPLE_TYPES[name]
         case _ if name in _DECIMALS:
             encoded = _read_length(obj, path)
-            # A negative scale borrows from the thousands.
+            # A negative scale reduces the encoded thousands by one.
             precision = (encoded + 128) // 1000
             scale = encoded - precision * 1000
             if scale not in _SCALES:

@@ -1,6 +1,6 @@
 """SQL expressions: parsing, type checking and evaluation through DataFusion.
 
-It may import `model.schema` and the modules directly in `model`, but neither `model.predicates` nor
+May import `model.schema` and the modules directly in `model`, but neither `model.predicates` nor
 `model.transforms`. Begin with `syntax` (expressions as values), then `engine` (parse, bind and
 evaluate) and `literals` (constants).
 """

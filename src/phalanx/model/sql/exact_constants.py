@@ -246,7 +246,7 @@ class _ConstantConverter:
                     compared = side
                     listed.append(constant)
                 case _:
-                    # The term cannot have this value: only a NULL term matters.
+                    # The term cannot have this value: only whether the term is NULL matters.
                     pass
         if not listed:
             return true_or_null(arg) if negated else false_or_null(arg)

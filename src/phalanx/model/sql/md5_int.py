@@ -12,8 +12,8 @@ hashes text; for each type these bytes are hashed:
 | time, timestamp (zoned ones in UTC) | `42`, `14.20`, `true`, `2025-12-10`                  |
 
 So equal numbers of different widths have the same hash, as the draft's rule 3 demands, and so do
-equal days of both date types. The draft's note defines the hash as a cast of hex text, which cannot
-run: its prose is followed instead.
+equal days of both date types. The draft's note defines the hash as a cast of hex text, which no
+engine can evaluate; this module follows the draft's prose.
 
 `md5_int(concat(…))` over several values ignores NULLs, and is NULL only where all of them are: the
 draft's rule 4 takes precedence over `concat`, which would give an empty text.

@@ -67,7 +67,7 @@ class CalendarPart(Transform):
         except pa.ArrowInvalid as error:
             raise SchemaMismatch(
                 f"Cannot take the {self.name} of a {column.type}: {error}. "
-                "Dates so far away have no partition; correct them."
+                "Dates outside this range cannot be partitioned; correct them."
             ) from None
 
     @abstractmethod

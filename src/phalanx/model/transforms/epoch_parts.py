@@ -63,7 +63,7 @@ class EpochPart(ForeignTransform):
         except pa.ArrowInvalid as error:
             raise SchemaMismatch(
                 f"Cannot take the {self._part_name} of a {column.type}: {error}. "
-                "Dates so far away have no partition; correct them."
+                "Dates outside this range cannot be partitioned; correct them."
             ) from None
 
     @abstractmethod

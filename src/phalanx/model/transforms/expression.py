@@ -88,11 +88,11 @@ class Expression(Transform):
                 return self._project_values(values, target)
             case IsNull():
                 return self._project_values(pa.nulls(1, source), target)
-        return Projection(TRUE, False, "only equality passes through an expression")
+        return Projection(TRUE, False, "only equality can be projected through an expression")
 
     def _project_values(self, values: pa.Array, target: Column) -> Projection:
         found = drop_duplicates(self.apply(values))
-        reason = "the expression may hold many values"
+        reason = "a partition of the expression may hold many values"
         return Projection(one_of(target, found), False, reason)
 
 

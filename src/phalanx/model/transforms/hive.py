@@ -91,7 +91,8 @@ class HiveTruncate(Truncate):
     """Signed integers, rounded to a multiple of `width`: toward zero or down, as the writer does.
 
     The draft says `value - (value mod width)`, and writers differ in `mod`: −3 by 10 is in 0 or in
-    −10. Phalanx writes toward zero, and a predicate keeps the partitions of both readings.
+    −10. Phalanx writes toward zero, and a predicate keeps the partitions of both
+    interpretations.
     """
 
     # The layout does not record which of the two a writer used.

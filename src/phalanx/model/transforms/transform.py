@@ -106,6 +106,7 @@ class Transform(ABC):
 
     def project(self, atom: AtomicPredicate, source: pa.DataType, target: Column) -> Projection:
         """Internal: project a condition on the single source onto the partition value."""
+        many_values = f"a partition of {self.name} holds many values"
         match atom:
             case IsNull():
                 return Projection(IsNull(target), True)
@@ -113,11 +114,11 @@ class Transform(ABC):
                 return Projection(NotNull(target), True)
             case In(values=values):
                 found = drop_duplicates(self.apply(values))
-                return Projection(In(target, found), False, f"{self.name} holds many values")
+                return Projection(In(target, found), False, many_values)
             case Compare():
                 return self._project_range(atom, source, target)
             case NotIn() | Like():
-                return Projection(NotNull(target), False, f"{self.name} holds many values")
+                return Projection(NotNull(target), False, many_values)
 
     def _project_range(self, atom: Compare, source: pa.DataType, target: Column) -> Projection:
         if not (self.preserves_order(source) and is_discrete(source)):

@@ -119,7 +119,8 @@ class Truncate(Transform):
         short = atom.values.filter(pc.less(pc.utf8_length(atom.values), self.width))
         exact = len(short) == len(atom.values)
         found: AtomicPredicate = NotIn(target, short) if len(short) else NotNull(target)
-        return Projection(found, exact, "" if exact else "truncate holds many values")
+        reason = "" if exact else "a partition of truncate holds many values"
+        return Projection(found, exact, reason)
 
     def _project_text_range(self, atom: Compare, target: Column) -> Projection:
         """Project a range of text. The smallest text of a partition is its partition value."""

@@ -1,9 +1,9 @@
 """Turn a planned join into work: tasks that join leaves on their own, and shuffles for the rest.
 
 A pair of incompatible spec versions must not force a shuffle of all others. For an inner join every
-pair of versions is independent. A row that is kept without a partner must see the whole other side
-in one task or shuffle. A large group is cut along the side whose rows are kept: each piece is
-joined with all its partners, and the other side is read once for each piece.
+pair of versions is independent. A row that is kept without a partner must be compared with the
+whole other side in one task or shuffle. A large group is cut along the side whose rows are kept:
+each piece is joined with all its partners, and the other side is read once for each piece.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def plan_execution(
                 tasks += pieces
             else:
                 whole += pieces
-        # Merging tasks of one kind and region gives no row other partners.
+        # Merging tasks of one kind and region does not change which rows match.
         tasks += map(_merge_tasks, pack_in_tasks(whole, lambda task: task.bytes, target_bytes))
     return Execution(how, tuple(tasks), tuple(shuffles), cut)
 

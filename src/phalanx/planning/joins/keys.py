@@ -84,7 +84,7 @@ def _resolve_column(name: str, schema: Schema, side: str) -> str:
     if len(path) > 1:
         raise SchemaMismatch(
             f"Cannot join on {name!r} of the {side} table: it is inside {path[0]!r}, and a join "
-            "compares whole columns. Give it a column of its own."
+            "compares whole columns. Copy it to a top-level column."
         )
     return path[0]
 

@@ -233,7 +233,9 @@ def _project_own_term(atom: AtomicPredicate, field: BoundField) -> Projection:
     """Project an atom on the same expression that the field stores."""
     target, stored = field.target, field.field.result_type
     if isinstance(atom, IsNull) and field.derivation.has_gaps_in_sql(field.types[0]):
-        return Projection(TRUE, False, f"dates far away have no {field.derivation.name} in SQL")
+        return Projection(
+            TRUE, False, f"SQL has no {field.derivation.name} for dates that far away"
+        )
     found: Predicate | None
     match atom:
         case Compare(operator=operator, value=value):

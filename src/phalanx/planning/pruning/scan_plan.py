@@ -70,7 +70,7 @@ class ScanPlan:
         return self.root, str(self.pruning), self.total_partitions, self.partitions
 
     def __getstate__(self) -> dict[str, Any]:
-        # Executors only read by the plan and do not show it.
+        # Executors only use the plan to read, and do not show it.
         return {**self.__dict__, "measure": None}
 
     @cached_property
@@ -182,7 +182,7 @@ class ScanPlan:
                 lines.append(f"  {reason.condition}")
                 lines.append(f"    prunes by {reason.pushed or 'nothing, taken by itself'}")
                 if not reason.exact:
-                    lines.append(f"    stays for the scan: {reason.why}")
+                    lines.append(f"    is left to the scan: {reason.why}")
         return "\n".join([*lines, "", f"manifest filter: {self.pruning.manifest_filter}"])
 
 
@@ -190,5 +190,5 @@ def _format_sizes(sizes: ScanSizes | None) -> str:
     if sizes is None:
         return ""
     if sizes.total is None:
-        return f", {format_bytes(sizes.scanned)} (the bytes of so many partitions are not counted)"
+        return f", {format_bytes(sizes.scanned)} (bytes are not counted for this many partitions)"
     return f", {format_bytes(sizes.scanned)} of {format_bytes(sizes.total)}"

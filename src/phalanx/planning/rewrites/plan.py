@@ -260,7 +260,7 @@ class RewritePlan:
                 f"{each.matching_files:,} of {format_count(each.total_files, 'file')} may match"
             )
         for spec_id in self.retirable:
-            yield f"spec v{spec_id} holds no files any more: it can be retired"
+            yield f"spec v{spec_id} no longer holds files: a vacuum removes those of older versions"
         for diagnostic in self.diagnostics:
             kept = format_count(diagnostic.partitions, "partition")
             yield f"spec v{diagnostic.spec_id} includes {kept} undecided: {diagnostic.cause}"

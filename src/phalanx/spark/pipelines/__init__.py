@@ -1,5 +1,5 @@
 """Functions of `phalanx.spark` that run whole jobs: ingest, import, join, merge and search.
 
-Imports `source`, `pushdown` and `runtime` of `phalanx.spark`, and `phalanx.table` and below.
+May import `source`, `pushdown` and `runtime` of `phalanx.spark`, and `phalanx.table` and below.
 Begin with `join`, whose work runs on executors, or with `ingest` and `table_imports`.
 """

@@ -133,11 +133,11 @@ class JoinWork:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the join."""
+        """The columns that the join returns."""
         return self.reader.schema
 
     def select_columns(self, names: Sequence[str]) -> JoinWork:
-        """The same join, of fewer columns."""
+        """Return the work that reads only these columns."""
         return replace(self, reader=self.reader.select_columns(names))
 
     def without_tasks(self) -> JoinWork:
@@ -145,13 +145,13 @@ class JoinWork:
         return replace(self, tasks=())
 
     def batches(self, task: JoinTask) -> Iterator[pa.RecordBatch]:
-        """The joined rows of a task."""
+        """Yield the joined rows of a task."""
         return self.reader.batches(task)
 
 
 @dataclass(frozen=True, slots=True)
 class SideWork:
-    """Work that reads leaves of one side for a join by Spark, with renamed columns."""
+    """Work that reads leaves of one side with renamed columns; Spark joins them."""
 
     side: SideReader
     names: tuple[tuple[str, str], ...]
@@ -164,7 +164,7 @@ class SideWork:
         return pa.schema([stored.field(name).with_name(new) for name, new in self.names])
 
     def select_columns(self, names: Sequence[str]) -> SideWork:
-        """The same leaves, with fewer of their columns."""
+        """Return the work that reads only these columns, by their new names."""
         return replace(self, names=tuple(each for each in self.names if each[1] in names))
 
     def without_tasks(self) -> SideWork:
@@ -172,7 +172,7 @@ class SideWork:
         return replace(self, tasks=())
 
     def batches(self, task: tuple[LeafPiece, ...]) -> Iterator[pa.RecordBatch]:
-        """The rows of some leaves."""
+        """Yield the rows of the leaves of a task."""
         schema = self.schema
         for batch in self.side.batches(task, [name for name, _ in self.names]):
             arrays = [batch.column(name) for name, _ in self.names]

@@ -1,5 +1,5 @@
 """What a query pushes down to a scan: conditions, aggregates and partitioning.
 
-Imports `runtime` of `phalanx.spark`, and `phalanx.table` and below.
+May import `runtime` of `phalanx.spark`, and `phalanx.table` and below.
 Begin with `conditions`, which translates Spark's expressions, then `queries`.
 """

@@ -1,5 +1,5 @@
 """What all of `phalanx.spark` needs: types, options, errors, and settings of worker processes.
 
-Imports `phalanx.table` and below, and no other package of `phalanx.spark`.
+May import `phalanx.table` and below, and no other package of `phalanx.spark`.
 Begin with `types`, which maps Arrow types to Spark types, and `options`.
 """

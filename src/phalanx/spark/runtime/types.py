@@ -2,7 +2,7 @@
 
 Spark has no unsigned integers, half floats, fixed-size lists or dictionaries, and its times have
 microseconds. It reads a column of such a type as the next wider type that holds all its values;
-nanoseconds are truncated to microseconds. On the way back `conformed` restores the table's types.
+nanoseconds are truncated to microseconds. For a write, `conform_rows` restores the table's types.
 
 Some Spark types carry more information than the Arrow type of their values. Their fields have a
 note, `phalanx:spark_type` in the metadata of the Arrow field, at any level of nesting:

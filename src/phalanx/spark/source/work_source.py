@@ -20,8 +20,8 @@ def frame_of(spark: Any, work: Work) -> Any:
     """Return the rows of all tasks as a DataFrame of the session.
 
     The Java classes get the work in a call, and read only the columns that a query needs. Without
-    them, and with Spark Connect, Spark runs the work as a Python function. No option carries it:
-    anyone who may send queries could send other work.
+    them, and with Spark Connect, Spark runs the work as a Python function. The work is never passed
+    as an option, because a client could then send other work.
     """
     java = _java_frames(spark)
     if java is None:

@@ -46,7 +46,7 @@ def describe_table(table: Table, snapshot: int | datetime | None) -> dict[str, A
     return {
         "path": table.uri,
         "schema": spark_schema(viewed.schema).json(),
-        # Only a manifest gives rows ids.
+        # Rows have ids only in tables with a manifest.
         "row_level": isinstance(state, Manifest),
         "pruning": pruning_fields(state),
         # Pins the snapshot, so that a query that reads the table twice reads the same rows.

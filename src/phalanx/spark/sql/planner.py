@@ -161,7 +161,7 @@ class Planner:
         """Return the query that a question belongs to, opening its table at the first one."""
         name = question["query"]
         if name not in self._queries:
-            # Spark's own process pickled it, from option texts only.
+            # Pickled by Spark's own process, from texts only, so it is safe to load.
             source = cloudpickle.loads(base64.b64decode(question["source"]))
             changes_rows = question["changes_rows"]
             known = READ_OPTIONS | ROW_CHANGE_OPTIONS if changes_rows else READ_OPTIONS

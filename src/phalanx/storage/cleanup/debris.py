@@ -31,7 +31,7 @@ UPDATES_KIND = "updates"
 # Lance writes this beside the versions, and no version lists it.
 _HINT = "_versions/latest_version_hint.json"
 _TAGS = "_refs/tags/"
-# Why vacuum leaves a leaf alone that lacks a version which a retained snapshot needs.
+# Why vacuum skips a leaf: it lacks a version that a retained snapshot needs.
 MISSING_VERSION = "a version that a retained snapshot needs is missing"
 
 

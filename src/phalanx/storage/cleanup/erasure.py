@@ -166,7 +166,7 @@ class MatchFinder:
         # Values of removed rows stay in an index until it is rebuilt.
         present = {each.fragment_id for each in dataset.get_fragments()}
         return any(
-            index.covered - present or index.covered & set(fragments)
+            index.covered_fragments - present or index.covered_fragments & set(fragments)
             for index in read_indexes(dataset)
         )
 

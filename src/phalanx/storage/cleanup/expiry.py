@@ -82,7 +82,7 @@ def plan_expiry(manifest: Manifest, moment: datetime, through: int | None = None
         elif name.startswith(f"{MARKER_ROW}{SEPARATOR}"):
             markers.append((read_marker(metadata), address))
         elif name == HEAD_ROW_ID:
-            # Its replacement is written.
+            # The same commit writes the new head row.
             gone.append(address)
     snapshots.sort(key=lambda each: int(each[0]["id"]))
     times = {facts["id"]: facts["time"] for facts, _ in snapshots}
@@ -208,7 +208,7 @@ def move_horizon(
 
 
 def remove_leaving_rows(manifest: Manifest) -> None:
-    """Remove the rows of leaves to remove that have no files left."""
+    """Remove the manifest rows of removed leaves whose files are all gone."""
 
     def attempt() -> None:
         latest = manifest.load_latest()

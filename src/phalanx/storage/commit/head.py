@@ -81,7 +81,7 @@ from phalanx.storage.state.naming import SEPARATOR, is_snapshot_number
 _FIELDS = {
     "sequence": COUNT,
     "epoch": COUNT,
-    # The first heads had the number 0 for an empty horizon.
+    # Early versions stored an empty horizon as the number 0.
     "horizon": Rule(
         'a time with its zone, or ""',
         lambda value: (
@@ -113,8 +113,8 @@ class Head:
 
     @classmethod
     def from_json(cls, text: str) -> Head:
-        """Read the head from its row; the first heads had a number as horizon."""
-        what = f"where the table's history stands (the row {HEAD_ROW_ID} of its manifest)"
+        """Read the head from its row. Early versions stored a number as its horizon."""
+        what = f"the newest snapshot (the row {HEAD_ROW_ID} of the manifest)"
         facts = read_object(text, what, _FIELDS, {"published": COUNT}, closed=True)
         if facts.get("published", 0) > facts["sequence"]:
             raise InvalidManifest(

@@ -55,7 +55,7 @@ _OPTIONAL_SNAPSHOT_FIELDS = {
     "rows_added": COUNT.or_null,
     "rows_removed": COUNT.or_null,
     "token": TEXT,
-    # It becomes part of a path.
+    # Validated, because it is used in a file path.
     UPDATES_KEY: text_rule("[0-9a-f]{32}", "32 hexadecimal digits"),
 }
 _VERSION_FIELDS = {"operation": TEXT, "main": LANCE_VERSION.or_null}

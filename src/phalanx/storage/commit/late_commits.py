@@ -10,7 +10,8 @@ from phalanx.storage.lance.location import Location
 from phalanx.storage.manifest.manifest import Manifest
 from phalanx.storage.state.properties import MODE
 
-# Detached versions begin here, and only Phalanx makes them; main branches count from 1.
+# Numbers of detached versions begin here, and only Phalanx makes such versions. Numbers of versions
+# on main branches begin at 1.
 FIRST_DETACHED = 1 << 63
 
 

@@ -1,8 +1,8 @@
 """Publishing: bring the leaves' main branches to the committed versions, for stock clients.
 
-A main branch moves only by `Restore`, as the version that follows the one that was looked at. A
-publisher reads the manifest again afterwards, which may have moved on. Any other commit on a main
-branch is a foreign write.
+Only a `Restore` commit changes a main branch; its number is one above the version that was checked.
+Afterwards a publisher reads the manifest again, because other writers may have committed meanwhile.
+Any other commit on a main branch is a foreign write.
 """
 
 from __future__ import annotations
@@ -104,21 +104,21 @@ def find_foreign_pins(manifest: Manifest, head: Head) -> dict[str, int]:
 def publish(
     manifest: Manifest,
     object_ids: Iterable[str] | None = None,
-    known: Mapping[str, int] | None = None,
+    outdated_mains: Mapping[str, int] | None = None,
 ) -> Manifest:
     """Bring the main branches of these leaves (None: all) to the manifest's newest state.
 
-    `known` has versions of main branches that Phalanx made and that are outdated. `ForeignWrite`
-    names a leaf with a foreign write on its main branch, which stays as it is; the others are
-    published.
+    `outdated_mains` has versions of main branches that Phalanx made and that may be replaced
+    without a check. `ForeignWrite` names a leaf with a foreign write on its main branch, which
+    stays as it is; the others are published.
     """
-    return _publish(manifest, object_ids, known or {}, _is_replaceable)
+    return _publish_leaves(manifest, object_ids, outdated_mains or {}, _is_replaceable)
 
 
-def _publish(
+def _publish_leaves(
     manifest: Manifest,
     object_ids: Iterable[str] | None,
-    ours: Mapping[str, int],
+    outdated_mains: Mapping[str, int],
     is_replaceable: IsReplaceable,
 ) -> Manifest:
     manifest = manifest.load_latest()
@@ -128,7 +128,12 @@ def _publish(
     def move(name: str) -> ForeignWrite | UntrustedLocation | None:
         try:
             _publish_leaf(
-                *(manifest, name, locations[name], versions[name], ours.get(name), is_replaceable)
+                manifest,
+                name,
+                locations[name],
+                versions[name],
+                outdated_mains.get(name),
+                is_replaceable,
             )
         except (ForeignWrite, UntrustedLocation) as error:
             # The other leaves are published all the same.
@@ -187,7 +192,7 @@ def publish_pending(manifest: Manifest, head: Head) -> Head:
     names = list_changed_leaves(manifest, range(known + 1, head.sequence + 1))
     if names:
         with suppress(ForeignWrite, UntrustedLocation):
-            _publish(manifest, names, {}, is_phalanx_commit)
+            _publish_leaves(manifest, names, {}, is_phalanx_commit)
     return mark_published(manifest, head)
 
 
@@ -217,12 +222,12 @@ def _publish_leaf(
     object_id: str,
     location: Location,
     version: int,
-    known: int | None,
+    outdated_main: int | None,
     is_replaceable: IsReplaceable,
 ) -> None:
     def attempt() -> None:
         main = location.open_leaf()
-        if main.version != known:
+        if main.version != outdated_main:
             if has_contents_of(main, main.version, version):
                 return
             # Read once the branch is open: a change since then makes the commit below fail.
@@ -255,7 +260,10 @@ def _restored_version_of(main: lance.LanceDataset, head: int) -> int | None:
 def is_phalanx_commit(
     manifest: Manifest, object_id: str, main: lance.LanceDataset, version: int
 ) -> bool:
-    """Whether Phalanx made a version of a leaf's main branch, for a snapshot or too late."""
+    """Whether Phalanx made a version of a leaf's main branch.
+
+    It made it for a snapshot, or as a weak commit after the table had changed to strong mode.
+    """
     restored = _restored_version_of(main, version)
     if restored is not None and restored >= FIRST_DETACHED and _was_vacuumed(manifest):
         # A slow writer published it after its snapshot had expired.
@@ -271,7 +279,8 @@ def is_phalanx_commit(
     made = read_mark(main, version)
     if made is None or made.table != Mark.of("main", manifest.properties).table:
         return False
-    # A late weak writer gets an error itself; what it built on must be of Phalanx.
+    # The writer of a late weak commit gets an error itself. The version that the commit builds on
+    # must be a Phalanx commit.
     return made.kind == "main" or (
         version > 1 and is_phalanx_commit(manifest, object_id, main, version - 1)
     )

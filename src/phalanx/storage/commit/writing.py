@@ -239,7 +239,7 @@ class WeakTarget:
     state: TableState
     # Completes a change of the mode that is under way.
     complete_mode_change: Callable[[Manifest], Manifest]
-    # A vacuum in weak mode removes nothing that a running write may need.
+    # Weak writers check no horizon: a write must commit within the `older_than` of any vacuum.
     horizon: str = ""
 
     def ensure_partitions(self, keys: pa.Table, new: LeafCreator) -> None:
@@ -257,7 +257,7 @@ class WeakTarget:
     def record_read(self, read: ReadFootprint) -> None:
         """Ignore it: weak mode does not isolate statements."""
 
-    def drop(self, leaves: Leaves, repair: str) -> int:
+    def drop(self, leaves: Leaves, advice: str) -> int:
         """Empty each leaf without reading data; return their number.
 
         They stay in the manifest, so that concurrent writes to them are not lost. A leaf that
@@ -267,12 +267,12 @@ class WeakTarget:
         if isinstance(self.state, Manifest):
             schema = self.state.properties.schema
             map_parallel(lambda write: create_leaf_once(write.location, schema), writes)
-        self.apply(writes, "drop_partitions", repair)
+        self.apply(writes, "drop_partitions", advice)
         return len(writes)
 
-    def apply(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
+    def apply(self, writes: Sequence[LeafWrite], operation: str, advice: str) -> int:
         """Apply each write; return the number of rows removed. `PartialWrite` says what failed."""
-        done = apply_to_leaves(writes, self.state, repair)
+        done = apply_to_leaves(writes, self.state, advice)
         removed = sum(each.removed for each in done.values())
         if done:
             _LOGGER.info(
@@ -292,10 +292,10 @@ class WeakTarget:
             return removed
         if was_strong_since(before, now):
             self._check_included(writes, done, self.complete_mode_change(now))
-        elif now is not before and now.pinned and writes:
+        elif now is not before and now.pinned_tables and writes:
             raise PartialWrite(
-                f"Another writer pinned the version to read of {now.pinned[0]!r} in {now.root} "
-                "while these partitions were written: "
+                f"Another writer pinned the version to read of {now.pinned_tables[0]!r} in "
+                f"{now.root} while these partitions were written: "
                 f"{format_partitions([write.key for write in writes])}. The rows are on their main "
                 "branches, but readers may not see them. Look at the table, and write again what "
                 "is missing.",
@@ -342,7 +342,7 @@ class WeakTarget:
 
 
 def apply_to_leaves(
-    writes: Sequence[LeafWrite], state: TableState, repair: str
+    writes: Sequence[LeafWrite], state: TableState, advice: str
 ) -> dict[str, AppliedChange]:
     """Apply each write to its main branch; return the changes by object id.
 
@@ -388,7 +388,7 @@ def apply_to_leaves(
     )
     raise PartialWrite(
         f"Wrote {len(written)} of {len(ready)} partitions. Written: {format_partitions(written)}. "
-        f"Not written: {format_partitions(missing)}.{twice} The first failure: {cause} {repair}",
+        f"Not written: {format_partitions(missing)}.{twice} The first failure: {cause} {advice}",
         written=written,
         not_written=missing,
         duplicated=doubled,

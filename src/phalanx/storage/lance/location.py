@@ -29,8 +29,8 @@ _UNSUPPORTED_SCHEME = re.compile(r"memory://|(?:file|s3|gs|az|abfss?|https?):(?!
 _owners: dict[str, Owner | None] = {}
 _MAX_OWNERS = 100_000
 
-# pylance 14 reads the transaction that compacted indexed rows with fewer arguments than this class
-# takes, and raises TypeError: test_lance_facts.py fails once that is fixed.
+# When pylance 14 reads a transaction that compacted indexed rows, it passes fewer arguments than
+# this class takes, and raises TypeError. test_lance_facts.py fails once that is fixed.
 lance.LanceOperation.RewrittenIndex.__init__.__defaults__ = ("", b"", 0)
 
 _WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#]*@")
@@ -48,7 +48,7 @@ class Location:
     has_reused_paths: bool = False
     # The namespace here; for a leaf the one that lists it.
     table: Owner | None = None
-    # Whether leaves outside the root may be read that do not name this table as their owner.
+    # Whether leaves outside the root may be read even if they do not name this table as owner.
     trust_locations: bool = False
     # Whether the table has checksums of its files enabled.
     checksums: bool = field(default=False, compare=False)
@@ -89,7 +89,8 @@ class Location:
     def leaf(self, location: str) -> Location:
         """Return the location of a leaf, given its location in the manifest of this root.
 
-        Opening it, or reading its `write_options`, raises `UntrustedLocation` unless the table may.
+        Opening it, or reading its `write_options`, raises `UntrustedLocation` unless the table may
+        access it.
         """
         where = resolve_location(self.uri, location).uri
         return replace(self, uri=where, table=self.table or Owner("", self.uri))

@@ -23,7 +23,7 @@ _CONFLICT_MESSAGES = (
 )
 _LOGGER = logging.getLogger("phalanx.storage")
 _MAX_ATTEMPTS = 40
-# In attempts: a writer that backs off longer than a commit takes starves.
+# The longest wait, in durations of one attempt. Longer waits starve the writer.
 _MAX_WAIT = 12
 
 
@@ -56,7 +56,7 @@ def retry_conflicts(
 
     After a conflict it waits for a random time that grows with the number of lost attempts and with
     the duration of an attempt, so that it suits slow and fast stores. With `eager` it waits at most
-    as long as one attempt took: for writers to whom each concurrent commit means more work.
+    as long as one attempt took: for writers that must redo more after each concurrent commit.
     """
     started = 0.0
 

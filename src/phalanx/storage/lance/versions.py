@@ -79,8 +79,8 @@ def restore_as_next(
         try:
             store.put(path, manifest, mode="create")
         except (AlreadyExistsError, FileExistsError):
-            # A client that repeats a request whose answer was lost meets its own file, which is
-            # unique: it has the id of the transaction.
+            # If the client repeated a request, the existing file is its own; it contains the
+            # transaction id.
             is_ours = _read_if_exists(store, path) == manifest
     with suppress(StorageFailure):
         # Vacuum would remove it too.

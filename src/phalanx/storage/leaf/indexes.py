@@ -60,7 +60,7 @@ class LeafIndex:
         return None if found is None else str(found).lower()
 
     @property
-    def covered(self) -> frozenset[int]:
+    def covered_fragments(self) -> frozenset[int]:
         """The covered fragments, some of which the leaf may no longer have."""
         return frozenset().union(*(each.fragments for each in self.segments))
 
@@ -137,7 +137,7 @@ def list_uncovered_fragments(
     These are all fragments if the leaf has no index of this spec, or with `rebuild`.
     """
     index = None if rebuild else _find_index(spec, dataset)
-    covered = frozenset() if index is None else index.covered
+    covered = frozenset() if index is None else index.covered_fragments
     return tuple(
         each.metadata
         for each in dataset.get_fragments()

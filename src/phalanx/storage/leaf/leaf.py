@@ -75,8 +75,8 @@ Deletion = Callable[[lance.LanceDataset], FragmentChange]
 def create_leaf(location: Location, schema: Schema) -> int:
     """Create a leaf without rows where no other table is or was. Return its version.
 
-    It appears at once, with the namespace's field ids and the record of its owner. A clone is also
-    the only exclusive way: all but one of several concurrent creators get an `OSError`.
+    It appears at once, with the namespace's field ids and the record of its owner. The leaf is a
+    clone of a template: only cloning fails, with an `OSError`, for all but one of several creators.
     """
     owner = location.table if location.table is not None and location.table.id else None
     unused = _unused_templates(schema, owner)

@@ -35,7 +35,7 @@ _LIKELY_COMPRESSION = 2
 _MIN_ROWS, _MAX_ROWS = 64, 1 << 15
 # Lance decodes a leaf in several threads; the next leaves are read ahead meanwhile.
 SCAN_THREADS = min(16, 2 * (os.cpu_count() or 1))
-# By what a change finds a row again: which leaf, and where in that version of it.
+# The columns that identify a row: the number of its leaf, and its address in that version of it.
 ROW_ID_LEAF, ROW_ID_ADDRESS = "_phalanx_leaf", "_phalanx_address"
 ROW_ID_FIELDS = pa.schema(
     [
@@ -113,7 +113,7 @@ class LeafScan:
             scan_in_order=True,
             batch_size=choose_batch_rows(dataset, self.schema),
             batch_readahead=_BATCHES_AHEAD,
-            # A scan without columns needs another one to count the rows.
+            # A scan needs at least one column to count rows.
             with_row_address=not stored or self.leaf_number is not None,
         )
         if self.leaf_number is not None:

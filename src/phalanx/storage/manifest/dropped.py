@@ -1,4 +1,4 @@
-"""Dropped partitions, which the manifest remembers until a vacuum.
+"""Dropped partitions, which stay recorded in the manifest until a vacuum.
 
 A row of type `phalanx_dropped`, which readers ignore, replaces the `table` row of a dropped
 partition. Its leaf stays as it is: a rollback lists it again, and a writer that needs the partition
@@ -103,7 +103,7 @@ LEAVING_PREFIX = f"__phalanx_leaving{SEPARATOR}"
 
 
 @dataclass(frozen=True, slots=True)
-class LeavingLeaf:
+class LeafToRemove:
     """A leaf that vacuum has to remove, and the address of its manifest row."""
 
     location: Location
@@ -121,7 +121,7 @@ def build_leaving_rows(leaves: Iterable[DroppedLeaf]) -> dict[str, str]:
     }
 
 
-def read_leaving_leaves(manifest: Manifest) -> list[LeavingLeaf]:
+def read_leaving_leaves(manifest: Manifest) -> list[LeafToRemove]:
     """Return the leaves that vacuum has to remove."""
     rows = manifest.select_rows(
         "phalanx", ["object_id", "metadata"], prefix=LEAVING_PREFIX, with_row_address=True
@@ -130,7 +130,7 @@ def read_leaving_leaves(manifest: Manifest) -> list[LeavingLeaf]:
         rows.column(name).to_pylist() for name in ("object_id", "metadata", LANCE_ROW_ADDRESS)
     )
     return [
-        LeavingLeaf(manifest.root.leaf(_read_location(name, text)), address)
+        LeafToRemove(manifest.root.leaf(_read_location(name, text)), address)
         for name, text, address in zip(*columns, strict=True)
     ]
 

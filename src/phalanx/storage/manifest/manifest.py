@@ -325,7 +325,7 @@ class Manifest(TableState):
         return self._cached_rows or self._earlier_rows
 
     @property
-    def pinned(self) -> tuple[str, ...]:
+    def pinned_tables(self) -> tuple[str, ...]:
         """The sorted object ids of tables whose rows have a pin."""
         return () if self.has_stale_pins else self._list_pinned()
 
@@ -452,7 +452,7 @@ class Manifest(TableState):
     def read_leaf_rows(self, leaves: pa.Table) -> pa.Table:
         """Return the rows that list these leaves, with all columns."""
         names = leaves.column(LEAF_OBJECT_ID).to_pylist()
-        # With stable row ids, of another writer, Lance takes row ids instead of addresses.
+        # If another writer enabled stable row ids, Lance takes row ids instead of addresses.
         if not names or self.is_small or self.dataset.has_stable_row_ids:
             return self.read_rows_by_id(names)
         return normalize_types(

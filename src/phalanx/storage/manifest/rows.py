@@ -25,7 +25,8 @@ from phalanx.storage.leaf import leaf
 
 RowAddresses = npt.NDArray[np.uint64]
 LANCE_ROW_ADDRESS = "_rowaddr"
-# Fragments within a factor of 2 to the power of this have one level; so many of them become one.
+# The sizes of fragments on one level differ by a factor of up to 8. Once a level has 8 fragments,
+# they are merged into one.
 _LEVEL_BITS = 3
 _FAN_IN = 1 << _LEVEL_BITS
 # A fragment of at least this size is rewritten when half of its rows are deleted.

@@ -74,7 +74,7 @@ class LeafDocuments:
 
 
 def read_indexed_documents(leaf: OpenLeaf, leaf_number: int, query: TextQuery) -> LeafDocuments:
-    """Return what a leaf's index knows of all its documents.
+    """Return what a leaf's index stores of all its documents.
 
     Statistics include all rows, so they do not depend on the filter of the search.
     """
@@ -82,7 +82,7 @@ def read_indexed_documents(leaf: OpenLeaf, leaf_number: int, query: TextQuery) -
     if index is None:
         return LeafDocuments(CorpusStats(), fragments=None)
     fragments = leaf.dataset.get_fragments()
-    covered = index.covered
+    covered = index.covered_fragments
     others = tuple(each.fragment_id for each in fragments if each.fragment_id not in covered)
     live = _live_lengths(leaf, index, fragments)
     documents = CorpusStats(live.num_rows, int(live.column(1).to_numpy().sum()))
@@ -171,7 +171,7 @@ def _live_lengths(
             for segment in index.segments
         )
         ids = found.column(0).to_numpy()
-        covered = [each for each in fragments if each.fragment_id in index.covered]
+        covered = [each for each in fragments if each.fragment_id in index.covered_fragments]
         numbers = np.array([each.fragment_id for each in covered], np.uint64)
         is_live = np.isin(ids >> _FRAGMENT_BITS, numbers)
         if partial := [each for each in covered if each.num_deletions]:

@@ -94,7 +94,7 @@ def parse_query(text: str, tokenizer: Tokenizer) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class TermCounts:
-    """The number of tokens of some documents, and how term_counts each term occurs in them."""
+    """The number of tokens of some documents, and how often each term occurs in them."""
 
     lengths: CountArray
     counts: CountArray

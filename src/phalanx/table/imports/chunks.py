@@ -1,8 +1,7 @@
 """Chunks of a source that are each committed exactly once.
 
-A chunk has a marker for each of its parts. A repeated call after a crash learns from the table
-itself which parts are done, and continues with the others. Of two concurrent calls only one
-commits a part.
+A chunk has a marker for each of its parts. A repeated call after a crash reads from the table which
+parts are done, and continues with the others. Of two concurrent calls only one commits a part.
 """
 
 from __future__ import annotations

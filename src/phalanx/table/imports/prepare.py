@@ -341,7 +341,7 @@ def _plan_upgrade(source: ImportSource, table: Table) -> ImportPlan:
         fields = [FieldMapping(each, each, EXACT) for each in labels]
         fields += [FieldMapping("the upgrade", None, REFUSED, why) for why in found.refused]
         label = spec.label(schema)
-        notes = list(found.changes or ["it is of the newest format already"])
+        notes = list(found.changes or ["it already has the newest format"])
     nothing = ImportSize(0, 0, 0)
     return ImportPlan(
         source.system,

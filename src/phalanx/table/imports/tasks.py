@@ -68,9 +68,10 @@ class ImportTask:
 def plan_import_tasks(
     job: WriteJob, stored: pa.Schema, units: Sequence[ImportUnit], cores: int, is_spread: bool
 ) -> list[ImportTask]:
-    """Pack the units into tasks. They are few, because each writes a file for every partition.
+    """Pack the units into tasks that keep all cores busy.
 
-    Enough to keep all cores busy; with `is_spread`, tasks of the default size.
+    Uses few tasks, because each writes a file for every partition. With `is_spread`, the tasks
+    have the default size.
     """
     sizes = [unit.bytes + FILE_OPEN_COST_BYTES for unit in units]
     total = sum(sizes)

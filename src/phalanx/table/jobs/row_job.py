@@ -108,9 +108,9 @@ class RowJob(ErrorTranslator):
     def resume(
         cls, root: Location, id: str, version: int, began: datetime, operation: str
     ) -> RowJob:
-        """Resume a job that another process began; `ValueError` if no job can be like that.
+        """Resume a job that another process began. Read the table's mode from its manifest.
 
-        Reads the mode of the table from its manifest.
+        Raise `ValueError` if no job can have these values.
         """
         if not _ID.fullmatch(id) or not 0 < version < 1 << 63 or began.tzinfo is None:
             raise ValueError(f"No job has the id {id!r}, version {version} and start {began}.")
@@ -118,7 +118,7 @@ class RowJob(ErrorTranslator):
             raise ValueError(f"No row job has the operation {operation!r}.")
         job = WriteJob(id, root, version, "weak", began, operation, "true", None, None)
         with translate_errors(f"resume a row job on {root}"):
-            # The root of a manifest knows its table, so that only its leaves are written.
+            # The manifest's root names the table, so that the job writes only to leaves of it.
             found = job.state
             return cls(replace(job, root=found.root, mode=found.properties.mode))
 

@@ -72,7 +72,7 @@ from phalanx.table.maintenance.vacuum import ExpiryPlan, find_unneeded_files, to
 from phalanx.table.transactions import strong_mode as strong
 from phalanx.table.write.operations import choose_partitions
 
-# Seconds to wait so that, by the store's clock, later files are younger than earlier ones.
+# Seconds to wait, so that files written afterwards have a later time in the store.
 _CLOCK_TICK, _OBJECT_STORE_TICK = 0.02, 1.1
 # Concurrent writers may leave files or commit matching rows; each time takes another round.
 _MAX_ROUNDS = 5

@@ -506,8 +506,8 @@ class _HealthCheck:
             if not sizes:
                 yield Finding(
                     "empty-spec",
-                    f"Spec v{spec_id} by {label} no longer holds files and can be retired. A "
-                    "vacuum removes its empty partitions.",
+                    f"Spec v{spec_id} by {label} no longer holds files. A vacuum removes those of "
+                    "older versions.",
                     self._shell_command("vacuum"),
                     "table.vacuum()",
                     {"partitions": leaves.num_rows},

@@ -69,7 +69,7 @@ class Upgrade:
 
     def __str__(self) -> str:
         if not (self.changes or self.refused):
-            return f"{self.root} is of the newest format."
+            return f"{self.root} has the newest format."
         if self.refused:
             head = f"Would refuse to upgrade {self.root} from the layout {self.layout!r}:"
             return "\n".join([head, *(f"  {why}" for why in self.refused)])
@@ -132,10 +132,11 @@ def _list_refusals(manifest: Manifest) -> Iterator[str]:
             "branches only. First copy its rows to main and set read_branch in its manifest row to "
             "NULL."
         )
-    if properties.mode == "weak" and manifest.pinned:
+    if properties.mode == "weak" and manifest.pinned_tables:
         yield (
-            f"Table {manifest.pinned[0]} is read in a version that its manifest row names, and in "
-            "weak mode the newest format reads the newest version. Call set_mode('strong') first."
+            f"Table {manifest.pinned_tables[0]} is read in a version that its manifest row names, "
+            "and in weak mode the newest format reads the newest version. Call set_mode('strong') "
+            "first."
         )
 
 

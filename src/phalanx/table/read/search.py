@@ -51,8 +51,8 @@ from phalanx.table.read.scan import make_scan, resolve_columns
 
 DISTANCE, SCORE, RELEVANCE = "_distance", "_score", "_relevance_score"
 _RESULT_COLUMNS = (DISTANCE, SCORE, RELEVANCE)
-# How many rows of each search are fused: a row that both rank low may beat one that only one
-# ranks high.
+# At least so many rows of each search are fused: a row with two low ranks may beat a row with one
+# high rank.
 _FUSION_DEPTH = 60
 # The number of leaves that stay open until their rows are fetched.
 _MAX_OPEN = 1024

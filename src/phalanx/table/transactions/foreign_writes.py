@@ -79,7 +79,10 @@ def discard(manifest: Manifest) -> list[str]:
 
 
 def _find_foreign(manifest: Manifest) -> Iterator[tuple[str, Location, int, lance.LanceDataset]]:
-    """Return the leaves whose main branch no snapshot has, with the version it should show."""
+    """Return the leaves with a foreign write at the end of their main branch.
+
+    Each has the version to which the newest snapshot refers, and its open main branch.
+    """
     locations = locations_of(manifest)
     for name, version in manifest.leaf_versions().items():
         assert version is not None

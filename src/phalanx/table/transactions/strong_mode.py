@@ -275,10 +275,10 @@ def check_unpinned(manifest: Manifest) -> None:
     A weak writer commits to the main branch. A row that names a version, a branch or a tag, which
     the format allows in every mode, would hide that commit.
     """
-    if manifest.properties.mode == "weak" and manifest.pinned:
+    if manifest.properties.mode == "weak" and manifest.pinned_tables:
         raise PhalanxError(
             f"Cannot change rows of {manifest.root} in weak mode: the manifest row "
-            f"{manifest.pinned[0]!r} pins the version that is read, so that readers would not see "
-            "the change. Call set_mode('strong'), or set read_version, read_branch and read_tag "
-            "of that row to NULL."
+            f"{manifest.pinned_tables[0]!r} pins the version that is read, so that readers would "
+            "not see the change. Call set_mode('strong'), or set read_version, read_branch and "
+            "read_tag of that row to NULL."
         )

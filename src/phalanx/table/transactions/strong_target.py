@@ -46,9 +46,12 @@ from phalanx.storage.commit.writing import (
 from phalanx.storage.lance.location import Location
 from phalanx.storage.lance.parallel import map_parallel
 from phalanx.storage.lance.retries import is_commit_conflict
-from phalanx.storage.leaf import replacements as replacing
 from phalanx.storage.leaf.leaf import LeafCreator
-from phalanx.storage.leaf.replacements import PreparedReplacement
+from phalanx.storage.leaf.replacements import (
+    PreparedReplacement,
+    select_applicable_replacements,
+    stage_replacements,
+)
 from phalanx.storage.leaf.staging import (
     StagedVersion,
     rebase_staged,
@@ -113,7 +116,7 @@ class StrongTarget:
                 self._new_keys.append(each.key_row)
         self.state = self.state.with_staged(created.versions, created.rows)
 
-    def drop(self, leaves: Leaves, repair: str) -> int:
+    def drop(self, leaves: Leaves, advice: str) -> int:
         """Drop these leaves, and return their number.
 
         Leaves that this transaction has changed are emptied instead, and all leaves in drafts.
@@ -121,7 +124,7 @@ class StrongTarget:
         everything = self.state.properties.has_expression_specs
         changed, whole = split_by_id(leaves, None if everything else self._leaves)
         if any(some.num_rows for some in changed.values()):
-            self.apply(plan_emptying(self.state, changed), DROP, repair)
+            self.apply(plan_emptying(self.state, changed), DROP, advice)
         if whole:
             self._dropped |= whole
             self._operations.append(DROP)
@@ -145,7 +148,7 @@ class StrongTarget:
         """Record what the rows of a statement were computed from."""
         self._read_sets.append(read)
 
-    def apply(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
+    def apply(self, writes: Sequence[LeafWrite], operation: str, advice: str) -> int:
         """Stage a change of each leaf, and return the number of rows removed."""
         schema = self.state.properties.schema
 
@@ -193,7 +196,7 @@ class StrongTarget:
         def run(each: LeafRewrite) -> tuple[int, int]:
             main = check_main(self.base, each.object_id, each.location, each.version)
             dataset = each.location.open_leaf(each.version)
-            return replacing.stage_replacements(each.location, dataset, each.replacements), main
+            return stage_replacements(each.location, dataset, each.replacements), main
 
         for each, (version, main) in zip(rewrites, map_parallel(run, rewrites), strict=True):
             self._leaves[each.object_id] = StagedLeaf(
@@ -275,8 +278,8 @@ class StrongTarget:
     def _publish(self, number: int, names: Iterable[str]) -> None:
         """Publish these leaves, and remove the created leaves that the manifest does not list."""
         with tolerate_publish_failures(number):
-            known = {name: each.main for name, each in self._leaves.items()}
-            latest = publish(self.base, names, known)
+            outdated_mains = {name: each.main for name, each in self._leaves.items()}
+            latest = publish(self.base, names, outdated_mains)
             if number == self.head.sequence + 1:
                 mark_published(latest, replace(self.head, sequence=number))
             remove_unlisted_leaves(latest, self._created)
@@ -516,10 +519,10 @@ class StrongTarget:
     def _rebase_replacements(self, each: StagedLeaf, current: int) -> int:
         """Stage the replacements on another version, or return that version if none applies."""
         dataset = each.location.open_leaf(current)
-        each.replacements = replacing.select_applicable_replacements(dataset, each.replacements)
+        each.replacements = select_applicable_replacements(dataset, each.replacements)
         if not each.replacements:
             return current
-        return replacing.stage_replacements(each.location, dataset, each.replacements)
+        return stage_replacements(each.location, dataset, each.replacements)
 
     def _move_to_existing(
         self, latest: Manifest, each: StagedLeaf, row: dict[str, object]

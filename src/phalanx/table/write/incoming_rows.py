@@ -50,10 +50,10 @@ class Target(Protocol):
         could have run before it.
         """
 
-    def drop(self, leaves: Leaves, repair: str) -> int:
+    def drop(self, leaves: Leaves, advice: str) -> int:
         """Drop whole leaves, and return their number."""
 
-    def apply(self, writes: Sequence[LeafWrite], operation: str, repair: str) -> int:
+    def apply(self, writes: Sequence[LeafWrite], operation: str, advice: str) -> int:
         """Change the leaves, and return the number of rows removed."""
 
 
@@ -80,7 +80,7 @@ class LocalRows:
     """Rows that this process has split by partition and writes itself."""
 
     shuffled: ShuffledRows
-    # Their files by leaf, for each horizon of an attempt.
+    # The files written so far, by leaf. An attempt under another horizon starts with none.
     _written: defaultdict[str, dict[str, tuple[FragmentMetadata, ...]]] = field(
         default_factory=lambda: defaultdict(dict)
     )

@@ -85,8 +85,8 @@ def merge_rows(
                     inserted = new.rows
                     # Repeating it is not idempotent if rows moved, or were deleted and inserted.
                     again = not done.moved.rows and not (when_matched == "delete" and inserts)
-                    repair = REPEAT_CALL if again else _NOT_REPEATABLE
-                    return apply_edits(target, done, LocalRows(new), "merge", repair)
+                    advice = REPEAT_CALL if again else _NOT_REPEATABLE
+                    return apply_edits(target, done, LocalRows(new), "merge", advice)
 
         changed = 0
         if source.rows and (when_matched, when_not_matched) != ("ignore", "ignore"):

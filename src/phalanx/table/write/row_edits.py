@@ -67,7 +67,7 @@ def edit_leaves(target: Target, edits: Sequence[LeafEdit], budget: SpillBudget) 
 
 
 def apply_edits(
-    target: Target, done: EditedRows, inserted: IncomingRows | None, operation: str, repair: str
+    target: Target, done: EditedRows, inserted: IncomingRows | None, operation: str, advice: str
 ) -> int:
     """Apply the edited, moved and inserted rows, and return the number of rows removed."""
     moved_writes = _stage_moved(target, done)
@@ -91,7 +91,7 @@ def apply_edits(
                 replacements=(*write.replacements, *other.replacements),
             )
         by_uri[uri] = write
-    return target.apply(list(by_uri.values()), operation, repair)
+    return target.apply(list(by_uri.values()), operation, advice)
 
 
 def _stage_moved(target: Target, done: EditedRows) -> list[LeafWrite]:

@@ -46,9 +46,9 @@ public final class Catalog implements StagingTableCatalog, SupportsNamespaces, F
     }
 
     /**
-     * Refuses settings of a session that differ from those that the application started with:
-     * another user's session, such as a Connect client, could send the credentials of the catalog
-     * anywhere. A catalog that only the session defines is the session's own.
+     * Refuses a session that changed settings of a catalog which the application defined. Otherwise
+     * the session of another user, such as a Connect client, could send the catalog's credentials to
+     * any server. A session may define catalogs of its own.
      */
     private static void checkSettings(String name, Map<String, String> options) {
         String prefix = "spark.sql.catalog." + name;

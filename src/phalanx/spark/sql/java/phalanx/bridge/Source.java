@@ -64,14 +64,14 @@ public final class Source extends PythonDataSourceV2 implements DataSourceRegist
         return isSame;
     }
 
-    /** A source without a table yet: each keeps the first table that it opens. */
+    /** Creates a source for one table: a source keeps the first table that it opens. */
     static Source create() {
         Source source = new Source();
         source.setShortName(NAME);
         return source;
     }
 
-    /** A source for one planned scan: a source keeps only one plan. */
+    /** Creates a source for one planned scan: a source keeps only one plan. */
     static PythonDataSourceV2 ofPlan(PythonDataSourceReadInfo plan) {
         PythonDataSourceV2 source = new PythonDataSourceV2();
         source.setShortName(NAME);
