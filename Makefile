@@ -8,7 +8,7 @@ SOAK_TABLES := $(addprefix tests/properties/test_,table_machine.py draft_machine
 	foreign_namespaces.py three_valued.py hive_laws.py)
 SOAK_LAWS := $(filter-out $(SOAK_TABLES),$(sort $(wildcard tests/properties/test_*.py)))
 SOAK_SPARK := $(addprefix tests/spark/test_,random_joins.py random_sql.py random_changes.py executors.py statement_races.py) \
-	$(addprefix tests/faults/test_,spark_kills.py stream_kills.py row_kills.py rewrite_fire.py ingest_deaths.py import_deaths.py)
+	$(addprefix tests/faults/test_,spark_kills.py stream_kills.py row_kills.py rewrite_races.py ingest_deaths.py import_deaths.py)
 SOAK_FAULTS := $(filter-out $(SOAK_SPARK),$(sort $(wildcard tests/faults/test_*.py)))
 SOAK := PHALANX_PROFILE=soak $(BIN)/pytest
 

@@ -1,1 +1,1 @@
-"""Benchmarks: ratios measured in one run against what a user would take instead."""
+"""Benchmarks: ratios measured in one run against the alternative a user would choose."""

@@ -1,4 +1,4 @@
-"""Merges in Delta tables, run by an environment that has deltalake: its arguments are files."""
+"""Merges in Delta tables, run with Python of an environment that has deltalake."""
 
 from __future__ import annotations
 

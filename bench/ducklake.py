@@ -1,4 +1,4 @@
-"""Planning over a DuckLake catalog of very many files, compared with a query by hand in DuckDB."""
+"""Planning over a DuckLake catalog of very many files, compared with a hand-written query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import duckdb_extension_ducklake
 import pyarrow as pa
 
 import phalanx.ducklake
-from bench.measure import Beside, Measured, cost, in_turns
+from bench.measure import Beside, Measured, cost, time_alternately
 from phalanx.model.transforms.ducklake import DuckLakeBucket
 
 FILES = 1_000_000
@@ -26,15 +26,15 @@ _DELETES = 1_000
 
 
 def benchmarks(rows: int) -> Iterator[Measured | Beside]:
-    """Planning does not depend on the number of rows."""
+    """Measure planning, which does not depend on `rows`."""
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
         catalog = Path(folder) / "catalog.ducklake"
         _make(catalog, Path(folder) / "data")
         table = phalanx.ducklake.open(catalog, "events")
         for where in (_WHERE, _WIDE):
             ours, theirs = table.plan(where).planned_files, len(_query_by_hand(catalog, where))
-            assert ours == theirs, f"{ours} files planned, {theirs} found by hand"
-        times = in_turns(
+            assert ours == theirs, f"{ours} files planned, {theirs} found by the query"
+        times = time_alternately(
             {
                 "plan": lambda: table.plan(_WHERE),
                 "open and plan": lambda: phalanx.ducklake.open(catalog, "events").plan(_WHERE),
@@ -46,24 +46,24 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside]:
             5,
         )
         found, many = table.plan(_WHERE), table.plan(_WIDE)
-    name = "DuckDB, the same query of the catalog by hand"
+    name = "DuckDB, a hand-written query of the catalog"
     what = f"plan a filter over a DuckLake of {FILES:,} files: {found.planned_files} to read"
     yield cost(what, times["plan"], name, times["by hand"], 2)
     yield cost(
-        f"… {many.planned_files:,} to read, as objects",
+        f"plan the same, {many.planned_files:,} files to read, and make an object of each",
         times["files"],
         name,
         times["files by hand"],
         2,
     )
     yield Beside(
-        "… in a table that is opened for it, and a rewrite",
+        f"open a DuckLake of {FILES:,} files, plan a filter, and plan a rewrite",
         {"open and plan": times["open and plan"], "plan a rewrite": times["rewrite"]},
     )
 
 
 def _make(catalog: Path, data: Path) -> None:
-    """A real catalog, into which only the rows that describe files are inserted."""
+    """Create a real catalog, and insert only the rows that describe files."""
     lake = duckdb.connect()
     (path,) = Path(str(duckdb_extension_ducklake.__file__)).parent.glob("extensions/*/*_extension")
     lake.execute(f"LOAD '{path}'")
@@ -111,7 +111,7 @@ def _make(catalog: Path, data: Path) -> None:
 
 
 def _query_by_hand(catalog: Path, where: str) -> list[Any]:
-    """The query that an expert would write by hand: partition values, bounds and delete files."""
+    """Run the query that an expert would write: partition values, bounds and delete files."""
     one_month = where == _WHERE
     first = "2021-03-01"
     last = "2021-04-01" if one_month else "2022-03-01"

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import phalanx
 import phalanx.spark
-from bench.measure import Measured, cost, in_turns
+from bench.measure import Measured, cost, time_alternately
 from bench.spark import session
 from bench.storage import sample
 
@@ -61,7 +61,7 @@ def _measure_imports(spark: SparkSession, rows: int, folder: Path) -> Iterator[M
 
     sources = {"parquet": parquet, "lance": plain, "phalanx": str(folder / "source")}
     actions = {name: into_new(name, import_from(place, name)) for name, place in sources.items()}
-    times = in_turns({**actions, "write": into_new("written", write)}, 3)
+    times = time_alternately({**actions, "write": into_new("written", write)}, 3)
     for name in sources:
         table = phalanx.open(folder / name)
         assert table.scan().count_rows() == rows

@@ -23,26 +23,26 @@ logging.getLogger("pyiceberg").setLevel(logging.ERROR)
 
 
 class Refused(Exception):
-    """Other writers committed first too often: the same append may succeed now."""
+    """Other writers committed first too often. A repetition of the append may succeed."""
 
 
 class Lake(Protocol):
-    """A table opened for appends."""
+    """A table to which rows are appended; a schema creates it."""
 
     def append(self, rows: pa.Table) -> None:
-        """Commit the rows of all their partitions at once; `Refused` has written nothing."""
+        """Append the rows in one transaction. If it raises `Refused`, nothing was written."""
 
 
 class StrongPhalanx:
     """A Phalanx table in strong mode."""
 
-    def __init__(self, folder: Path, made_like: pa.Schema | None = None) -> None:
-        if made_like is not None:
-            phalanx.create(folder, made_like, _PARTITIONED_BY, transaction="strong")
+    def __init__(self, folder: Path, schema: pa.Schema | None = None) -> None:
+        if schema is not None:
+            phalanx.create(folder, schema, _PARTITIONED_BY, transaction="strong")
         self._table = phalanx.open(folder)
 
     def append(self, rows: pa.Table) -> None:
-        """One transaction."""
+        """Append the rows in one transaction."""
         try:
             self._table.append(rows)
         except CommitConflict as error:
@@ -52,7 +52,7 @@ class StrongPhalanx:
 class DuckLake:
     """A table in a DuckLake whose catalog is a SQLite database."""
 
-    def __init__(self, folder: Path, made_like: pa.Schema | None = None) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema | None = None) -> None:
         self._connection = duckdb.connect()
         for module in (duckdb_extension_sqlite_scanner, duckdb_extension_ducklake):
             (extension,) = Path(module.__file__).parent.glob("extensions/*/*.duckdb_extension")
@@ -66,18 +66,18 @@ class DuckLake:
         self._connection.execute("USE lake")
         self._connection.execute("SET ducklake_max_retry_count = 100")
         self._connection.execute("SET ducklake_retry_wait_ms = 10")
-        if made_like is not None:
-            self._connection.register("sample", made_like.empty_table())
+        if schema is not None:
+            self._connection.register("sample", schema.empty_table())
             self._connection.execute("CREATE TABLE events AS SELECT * FROM sample")
             self._connection.execute(f"ALTER TABLE events SET PARTITIONED BY ({_PARTITIONED_BY})")
 
     def append(self, rows: pa.Table) -> None:
-        """One transaction."""
+        """Append the rows in one transaction."""
         self._connection.register("arrived", rows)
         try:
             self._connection.execute("INSERT INTO events SELECT * FROM arrived")
         except duckdb.Error as error:
-            # Its own retries are for conflicts, not for a catalog that is locked.
+            # DuckLake retries after conflicts, but not if the catalog is locked.
             if "database is locked" not in str(error) and "conflict" not in str(error).lower():
                 raise
             raise Refused(str(error)) from error
@@ -86,21 +86,21 @@ class DuckLake:
 class Iceberg:
     """An Iceberg table that pyiceberg writes, whose catalog is a SQLite database."""
 
-    def __init__(self, folder: Path, made_like: pa.Schema | None = None) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema | None = None) -> None:
         catalog = SqlCatalog(
             "bench", uri=f"sqlite:///{folder}.sqlite", warehouse=f"file://{folder}"
         )
-        if made_like is not None:
+        if schema is not None:
             catalog.create_namespace("bench")
-            # Others may commit first a hundred times before it gives up.
+            # It gives up after a hundred lost races.
             patience = {"commit.retry.num-retries": "100", "commit.retry.min-wait-ms": "10"}
-            made = catalog.create_table("bench.events", made_like, properties=patience)
+            made = catalog.create_table("bench.events", schema, properties=patience)
             with made.update_spec() as update:
                 update.add_identity(_PARTITIONED_BY)
         self._table: Any = catalog.load_table("bench.events")
 
     def append(self, rows: pa.Table) -> None:
-        """One transaction."""
+        """Append the rows in one transaction."""
         try:
             self._table.append(rows)
         except (CommitFailedException, OperationalError) as error:

@@ -1,4 +1,4 @@
-"""Measures two ways of doing the same, and formats their ratio."""
+"""Measures two ways to do the same job, and formats the ratio of their times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 def best(action: Callable[[], object], runs: int) -> float:
-    """The shortest of several runs, in seconds."""
+    """Return the seconds of the shortest of several runs."""
     times = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -18,12 +18,12 @@ def best(action: Callable[[], object], runs: int) -> float:
     return min(times)
 
 
-def in_turns(
+def time_alternately(
     actions: Mapping[str, Callable[[], object]],
     runs: int,
     chosen: Callable[[Sequence[float]], float] = min,
 ) -> dict[str, float]:
-    """The shortest (or median) seconds of each action. Runs alternate, so noise affects all."""
+    """Return the shortest (or median) time of each action. Runs alternate, so noise affects all."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(runs):
         for name, action in actions.items():
@@ -34,13 +34,13 @@ def in_turns(
 
 
 def median(times: Sequence[float]) -> float:
-    """The median time."""
+    """Return the median time."""
     return statistics.median(times)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A ratio of two times, and the bound it should keep."""
+    """A ratio of two times, and its bound."""
 
     what: str
     ours: float
@@ -73,7 +73,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How much memory is needed at most, by the size of the input."""
+    """The peak of the memory, by the size of the input."""
 
     what: str
     unit: str
@@ -86,7 +86,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Times of the same job elsewhere, without a bound."""
+    """Times of several jobs, or of one job in several systems, without a bound."""
 
     what: str
     times: Mapping[str, float]
@@ -98,7 +98,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often several writers committed, each of them, in some seconds."""
+    """The number of commits of each of several writers within some seconds."""
 
     what: str
     seconds: float
@@ -107,7 +107,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """The commits of all writers together."""
+        """The commits of all writers per second."""
         return sum(self.commits) / self.seconds
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class Shared:
 
 
 def faster(what: str, ours: float, theirs_name: str, theirs: float, at_least: float) -> Measured:
-    """How many times faster ours is."""
+    """Measure how many times as fast ours is, which should be `at_least`."""
     ratio = theirs / ours
     return Measured(
         what, ours, theirs_name, theirs, ratio, f"at least {at_least:g}× faster", ratio >= at_least
@@ -147,7 +147,7 @@ def faster(what: str, ours: float, theirs_name: str, theirs: float, at_least: fl
 
 
 def cost(what: str, ours: float, theirs_name: str, theirs: float, at_most: float) -> Measured:
-    """How many times the other's time ours takes."""
+    """Measure how many times as long ours takes, which should be `at_most`."""
     ratio = ours / theirs
     return Measured(
         what, ours, theirs_name, theirs, ratio, f"at most {at_most:g}× its time", ratio <= at_most

@@ -1,6 +1,7 @@
-"""MERGE INTO in Iceberg's connector for Spark, by the Python of an environment of its own.
+"""MERGE INTO in Iceberg's connector for Spark, run with Python of a separate environment.
 
-The first file has the rows of the table, each other one is merged. Prints their seconds as JSON.
+The first file has the rows of the table, and each other file is merged into it. Prints the seconds
+of each merge as JSON.
 """
 
 from __future__ import annotations

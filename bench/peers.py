@@ -1,4 +1,4 @@
-"""Connectors of peers for Spark: fetched by Maven, and run in the Spark that they are made for."""
+"""Connectors of other systems for Spark, fetched by Maven and run in the Spark they support."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENVIRONMENT = Path(__file__).parent.parent / "build" / "peers"
 
 
 def iceberg_on_spark(source: Path, folder: Path) -> dict[str, dict[str, float]] | str:
-    """Return the seconds of each job in Iceberg's connector and in its Parquet, or why not."""
+    """Return the seconds of each job in the connector and in Parquet, or why it cannot run."""
     found: dict[str, dict[str, float]] | str = _run(
         "spark_peers.py", lambda jar: [source, folder, jar]
     )
@@ -25,23 +25,23 @@ def iceberg_on_spark(source: Path, folder: Path) -> dict[str, dict[str, float]] 
 
 
 def iceberg_merges(folder: Path, paths: Sequence[Path]) -> list[float] | str:
-    """Return the seconds of MERGE INTO in Iceberg's connector for each later file, or why not."""
+    """Return the seconds of MERGE INTO for each later file, or why the connector cannot run."""
     found: list[float] | str = _run("merge_peers.py", lambda jar: [folder, jar, *paths])
     return found
 
 
 def _run(script: str, arguments: Callable[[Path], Sequence[Path]]) -> Any:
-    """Return what a script prints in the Spark of the connector, or why it cannot run."""
+    """Run a script in the Spark of the connector. Return what it prints, or why it cannot run."""
     jar = _fetch(_ICEBERG)
     if jar is None:
-        return "Iceberg's connector is not there: Maven could not fetch it"
+        return "Iceberg's connector was not measured: Maven could not fetch it"
     python = _ENVIRONMENT / "bin" / "python"
     if not python.exists():
         venv.create(_ENVIRONMENT, with_pip=True)
         install = [str(python), "-m", "pip", "install", "--quiet", _SPARK]
         if subprocess.run(install, check=False, capture_output=True).returncode:
             shutil.rmtree(_ENVIRONMENT)
-            return f"Iceberg's connector needs {_SPARK}, which could not be installed"
+            return f"Iceberg's connector was not measured: {_SPARK} could not be installed"
     command = [python, Path(__file__).with_name(script), *arguments(jar)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True)
     if ran.returncode:

@@ -28,7 +28,7 @@ from pyiceberg.transforms import (
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, NestedField, StringType
 
-from bench.measure import Beside, Measured, faster, in_turns
+from bench.measure import Beside, Measured, faster, time_alternately
 from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.spec import PartitionSpec
@@ -54,7 +54,7 @@ ICEBERG = IcebergSchema(
     NestedField(2, "country", StringType(), required=False),
     NestedField(3, "tenant", IntegerType(), required=False),
 )
-# The same values of partitions in both systems, but for years, which Iceberg counts from 1970.
+# Both systems have the same partition values, except that Iceberg counts years from 1970.
 PARTITION_BY: Mapping[int, tuple[str, tuple[tuple[int, Transform[Any, Any]], ...]]] = {
     1: ("day, country", ((1, IdentityTransform()), (2, IdentityTransform()))),
     2: ("year(day), tenant", ((1, YearTransform()), (3, IdentityTransform()))),
@@ -64,7 +64,7 @@ PARTITION_BY: Mapping[int, tuple[str, tuple[tuple[int, Transform[Any, Any]], ...
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The same files twice: as columns, and as pyiceberg has the partitions of its entries."""
+    """The same files twice: as columns, and as entries with the partition records of pyiceberg."""
 
     schema: Schema
     specs: Mapping[int, PartitionSpec]
@@ -73,7 +73,7 @@ class Files:
 
 
 def benchmarks(rows: int) -> Iterator[Measured | Beside]:
-    """Planning does not depend on the number of rows."""
+    """Measure the planning of rewrites, which does not depend on `rows`."""
     files = _files()
     # Keep the objects of the other side out of the garbage collector.
     gc.collect()
@@ -81,7 +81,7 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside]:
     options = RewriteOptions(partition_filter=WHERE)
     plan, groups = _plan(files, options), _loop(files, options)
     assert plan.candidate_files == sum(map(len, groups.values())), "the two plans differ"
-    times = in_turns(
+    times = time_alternately(
         {
             "plan": lambda: _plan(files, options),
             "groups": lambda: _plan(files, options).groups,
@@ -96,14 +96,14 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside]:
     name = "a loop over pyiceberg's evaluator"
     yield faster(what, times["plan"], name, times["loop"], 10)
     yield faster(
-        f"… with its {len(plan.groups):,} groups as objects",
+        f"plan the same rewrite, and make an object of each of {len(plan.groups):,} groups",
         times["groups"],
         name,
         times["loop"],
         10,
     )
     yield Beside(
-        "… of all partitions, without a filter",
+        "plan a rewrite of all partitions, without a filter",
         {"columns": times["all"], "objects": times["all groups"]},
     )
 

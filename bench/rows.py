@@ -32,7 +32,7 @@ _ENVIRONMENT = Path(__file__).parent.parent / "build" / "delta"
 
 
 def benchmarks(rows: int) -> Iterator[Measured | Beside | Growth | str]:
-    """Every ratio that changes of rows should keep."""
+    """Measure changes of rows."""
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
         yield from _measure_merges(rows, Path(folder))
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
@@ -41,7 +41,7 @@ def benchmarks(rows: int) -> Iterator[Measured | Beside | Growth | str]:
 
 def _measure_merges(rows: int, folder: Path) -> Iterator[Measured | Beside | str]:
     data = sample(rows)
-    arriving = [half_known(data, rows, run) for run in range(_RUNS)]
+    arriving = [make_merge_rows(data, rows, run) for run in range(_RUNS)]
     tables = {
         mode: phalanx.create(folder / mode, data.schema, "tenant", transaction=mode)
         for mode in ("weak", "strong")
@@ -95,8 +95,8 @@ def _measure_merges(rows: int, folder: Path) -> Iterator[Measured | Beside | str
     )
 
 
-def half_known(data: pa.Table, rows: int, run: int) -> pa.Table:
-    """Rows of which half have existing keys."""
+def make_merge_rows(data: pa.Table, rows: int, run: int) -> pa.Table:
+    """Make rows to merge. Half of them have existing keys."""
     random = np.random.default_rng(run)
     known = random.choice(rows, ARRIVING // 2, replace=False)
     new = sample(ARRIVING // 2, seed=run + 1)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import phalanx
-from bench.measure import Beside, Measured, cost, faster, in_turns, median
+from bench.measure import Beside, Measured, cost, faster, median, time_alternately
 
 TENANTS = int(os.environ.get("PHALANX_BENCH_TENANTS", "1_000"))
 VECTORS, SIZE, K = 1_000, 128, 10
@@ -45,7 +45,7 @@ class Recall:
 
 
 def benchmarks(rows: int) -> Iterator[Measured | Beside | Recall]:
-    """The size is that of the vectors: it does not depend on the number of rows."""
+    """Measure search. The number of vectors does not depend on `rows`."""
     with tempfile.TemporaryDirectory() as folder:
         yield from _measure_speed(Path(folder))
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +96,7 @@ def _measure_speed(folder: Path) -> Iterator[Measured | Beside]:
             columns=columns, nearest=nearest, filter="tenant = 7", prefilter=True
         ).to_table()
 
-    one = in_turns(
+    one = time_alternately(
         {
             "ours": lambda: table.search("v", query, K, "tenant = 7", ["id"]),
             "leaf": lambda: leaf.scanner(columns=columns, nearest=nearest).to_table(),
@@ -105,13 +105,13 @@ def _measure_speed(folder: Path) -> Iterator[Measured | Beside]:
         median,
     )
     yield cost("search in one tenant", one["ours"], "pylance on its leaf", one["leaf"], 1.5)
-    both = in_turns(
+    both = time_alternately(
         {"big": lambda: search_filtered(plain), "indexed": lambda: search_filtered(indexed)}, 5
     )
     name = "pylance with a filter on one table"
     yield faster("search in one tenant", one["ours"], name, both["big"], 20)
     yield Beside("search in one tenant", {"ours": one["ours"], "one table, BTREE": both["indexed"]})
-    every = in_turns(
+    every = time_alternately(
         {
             "ours": lambda: table.search("v", query, K, columns=["id"]),
             "big": lambda: plain.scanner(columns=columns, nearest=nearest).to_table(),
@@ -130,12 +130,12 @@ def _recall(folder: Path) -> Iterator[Recall | Beside]:
     queries = draw_clustered(random, QUERIES)
     exact = [_ids(table, query, use_index=False) for query in queries]
     for kind in ("IVF_FLAT", "IVF_SQ", "IVF_PQ"):
-        times = in_turns({"built": partial(table.create_index, "v", kind)}, 1)
+        times = time_alternately({"built": partial(table.create_index, "v", kind)}, 1)
         found = [_ids(table, query, use_index=True) for query in queries]
         right = np.mean([len(a & b) / K for a, b in zip(exact, found, strict=True)])
         what = f"recall@{K} of {kind} with default settings"
         yield Recall(what, float(right), 0.95)
-        run = in_turns(
+        run = time_alternately(
             {
                 "index": lambda: _ids(table, queries[0], use_index=True),
                 "exact": lambda: _ids(table, queries[0], use_index=False),

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 import phalanx
 import phalanx.spark
 from bench import spark_sql
-from bench.measure import Beside, Measured, cost, faster, in_turns
+from bench.measure import Beside, Measured, cost, faster, time_alternately
 from bench.peers import iceberg_on_spark
 from bench.spark_peers import aggregate
 from bench.storage import sample
@@ -76,7 +76,7 @@ def _measure_writes_and_reads(spark: SparkSession, rows: int, folder: Path) -> I
         options = {"partition_by": "tenant", "transaction": "strong"}
         rows_read.write.format("phalanx").mode("append").options(**options).save(places["phalanx"])
 
-    times = in_turns({"phalanx": write_phalanx, "parquet": write_parquet}, 3)
+    times = time_alternately({"phalanx": write_phalanx, "parquet": write_parquet}, 3)
     fragments = phalanx.open(places["phalanx"]).files().num_rows
     yield cost(
         f"partitioned write into 100 partitions ({fragments} fragments)",
@@ -98,7 +98,7 @@ def _measure_writes_and_reads(spark: SparkSession, rows: int, folder: Path) -> I
         ("query of one partition", "tenant = 42", 10),
     ):
         actions = {name: partial(_aggregate, partial(load, name, where)) for name in places}
-        times = in_turns(actions, runs)
+        times = time_alternately(actions, runs)
         yield cost(what, times["phalanx"], "Spark's parquet", times["parquet"], 1.0)
     yield from spark_sql.measure_queries(spark, places)
 
@@ -157,7 +157,7 @@ def _measure_join(
         )
         run_aggregates(left.join(right, "id"))
 
-    times = in_turns({"ours": ours, "theirs": theirs}, 4)
+    times = time_alternately({"ours": ours, "theirs": theirs}, 4)
     yield faster(
         f"join of two tables of {rows:,} rows, in {_BUCKETS} partitions",
         times["ours"],

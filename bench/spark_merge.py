@@ -14,7 +14,7 @@ import phalanx
 import phalanx.spark
 from bench.measure import Beside
 from bench.peers import iceberg_merges
-from bench.rows import ARRIVING, half_known
+from bench.rows import ARRIVING, make_merge_rows
 from bench.spark import session
 from bench.storage import sample
 
@@ -31,7 +31,7 @@ def benchmarks(rows: int) -> Iterator[Beside | str]:
         pq.write_table(data, paths[0], row_group_size=1 << 20)
         for run in range(_RUNS):
             paths.append(folder / f"arriving{run}.parquet")
-            pq.write_table(half_known(data, rows, run), paths[-1])
+            pq.write_table(make_merge_rows(data, rows, run), paths[-1])
         for way in ("sql", "dataframe"):
             table = phalanx.create(
                 folder / "lake" / way, data.schema, "tenant", transaction="strong"

@@ -1,7 +1,7 @@
-"""Iceberg's connector for Spark: the same jobs, in the newest Spark that it is made for.
+"""Iceberg's connector for Spark: the same jobs, in the newest Spark that it supports.
 
-Run by `bench.spark` with the Python of an environment of its own, because that Spark is another
-one. Prints the seconds of each as JSON, and those of that Spark's own Parquet.
+`bench.spark` runs it with Python of a separate environment, which has that version of Spark. Prints
+the seconds of each job as JSON, in the connector and in Parquet of the same Spark.
 """
 
 from __future__ import annotations

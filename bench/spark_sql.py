@@ -8,7 +8,7 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from bench.measure import Measured, cost, in_turns
+from bench.measure import Measured, cost, time_alternately
 from bench.spark_peers import aggregate
 
 
@@ -27,7 +27,7 @@ def measure_queries(spark: SparkSession, places: Mapping[str, str]) -> Iterator[
         ("SQL: one column of all rows", one_column, 5, 1.3),
         ("SQL: six aggregates of one partition of 100", one_partition, 20, 1.0),
     ):
-        times = in_turns({name: partial(action, name) for name in places}, runs)
+        times = time_alternately({name: partial(action, name) for name in places}, runs)
         yield cost(what, times["phalanx"], "Spark's parquet", times["parquet"], most)
 
 
@@ -47,7 +47,7 @@ def measure_join(
         found.agg(f.sum("amount"), f.sum("paid"), f.count("method")).collect()
 
     hashed = "/*+ SHUFFLE_HASH(p) */"
-    times = in_turns(
+    times = time_alternately(
         {
             "ours": partial(run, "phalanx", ""),
             "hashed": partial(run, "phalanx", hashed),

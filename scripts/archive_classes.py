@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# What runs decides which classes are archived: some of what most tests do.
+# The statements decide which classes are archived: they use what most tests need.
 STATEMENTS = """
 CREATE TABLE lake.events (id bigint, k string, ts timestamp)
     PARTITIONED BY (days(ts), bucket(4, id)) TBLPROPERTIES (transaction = 'strong')

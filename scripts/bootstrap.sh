@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes .venv and installs Phalanx there, with its shell, Spark, the data of the demo and the development tools.
-# Spark needs Java 17 or newer, and some tests a server of PostgreSQL: they are installed if they are missing and
-# that is possible. Safe to run again.
+# Creates .venv and installs Phalanx in it, with the shell, Spark, the data of the demo and the development tools.
+# Spark needs Java 17 or newer, and some tests need a PostgreSQL server. If one is missing, the script tries to
+# install it. It can be run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,4 +1,4 @@
-"""How hard the property tests try, which tests share a process, and how other processes start.
+"""The profiles of the property tests, which tests share a process, and how processes start.
 
 PHALANX_PROFILE is `quick`, `test` (the default) or `soak`.
 """
@@ -20,7 +20,8 @@ settings.register_profile(
     "test",
     max_examples=100,
     deadline=None,
-    # The same examples in every run: a change is judged by itself. The soak looks for new ones.
+    # Every run has the same examples, so that only a change of the code can make a test fail. The
+    # soak generates new ones.
     derandomize=True,
     print_blob=True,
     # Drawing schemas with matching data is slow.
@@ -90,7 +91,7 @@ def _remove_abandoned() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-_WITH_SESSION = ("tests/spark/", "test_spark_kills", "test_rewrite_fire")
+_WITH_SESSION = ("tests/spark/", "test_spark_kills", "test_rewrite_races")
 # They start processes of their own, or none.
 _WITHOUT_SESSION = (
     *("test_converting", "test_executors", "test_fallback", "test_wheel"),

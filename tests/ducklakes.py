@@ -1,6 +1,6 @@
-"""Lakes of the real DuckLake in catalogs of each kind, and a server for PostgreSQL.
+"""DuckLakes written by DuckLake itself, with catalogs of each kind, and a PostgreSQL server.
 
-Statements go to DuckLake itself; what Phalanx says is compared with what DuckLake reads.
+Tests run statements in DuckLake, and compare the plans of Phalanx with what DuckLake reads.
 """
 
 import importlib
@@ -89,7 +89,7 @@ class Lake:
 
 @contextmanager
 def edit_catalog(catalog: str) -> Iterator[Any]:
-    """The catalog's own tables, for damage that DuckLake does not do."""
+    """Open the tables of a catalog, to damage them in ways that DuckLake itself never does."""
     connection = duckdb.connect(catalog)
     try:
         yield connection

@@ -30,9 +30,9 @@ ARROW = {"utf8": pa.string(), "int64": pa.int64(), "int32": pa.int32()}
 
 
 def write_leaf(path: str | Path, data: pa.Table, ids: Sequence[int]) -> lance.LanceDataset:
-    """A Lance table whose columns have these field ids, which must be in order.
+    """Write a Lance table whose columns have these field ids, which must be in order.
 
-    Lance numbers columns by their places, so that others fill the gaps, and are dropped.
+    Lance numbers columns by their places. Other columns fill the gaps, and are dropped afterwards.
     """
     columns = dict(zip(ids, data.column_names, strict=True))
     if list(ids) == list(range(len(ids))):
@@ -107,7 +107,7 @@ class ForeignManifest:
         self.rows.append(row)
 
     def add_partition(self, name: str, location: str, spec: int = 1, **values: Any) -> None:
-        """A partition of a spec with one field: its namespace and its table."""
+        """Add a partition of a spec with one field: its namespace and its table."""
         pins = {key: value for key, value in values.items() if key.startswith("read_")}
         keys = {key: value for key, value in values.items() if key not in pins}
         self.add(f"v{spec}${name}", "namespace", **keys)
@@ -120,7 +120,7 @@ class ForeignManifest:
         more: Mapping[str, pa.Array] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> str:
-        """Write it; the root. `types` are those of some columns, `more` has columns of its own."""
+        """Write the manifest; return the root. `types` change column types, `more` adds columns."""
         partition = {
             f"partition_field_{name}": ARROW[kind]
             for fields in self.specs.values()

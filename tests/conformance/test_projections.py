@@ -146,7 +146,7 @@ def holds(table: pa.Table, condition: str) -> pa.Array:
     return pc.fill_null(found.column("value").combine_chunks().cast(pa.bool_()), False)
 
 
-def matching(group: Json, case: Json) -> pa.Array:
+def find_matches(group: Json, case: Json) -> pa.Array:
     """For which rows the text holds."""
     return _matching(json.dumps({**group, "cases": []}), json.dumps(case))
 
@@ -163,7 +163,7 @@ def test_the_kept_partitions_and_the_residual_give_just_the_right_rows(
 ) -> None:
     schema, specs = read(group)
     table = table_of(group, case)
-    expected = matching(group, case)
+    expected = find_matches(group, case)
     for projection in prune_case(group, case).specs:
         spec = specs[projection.spec_id]
         values = spec.compute_partition_values(table, schema)
@@ -181,7 +181,7 @@ def test_the_rows_of_a_group_tell_its_cases_apart(group: Json) -> None:
     found = []
     for case in group["cases"]:
         if "rows" not in case:
-            found.append(sum(matching(group, case).to_pylist()))
+            found.append(sum(find_matches(group, case).to_pylist()))
     assert any(0 < count < len(group["rows"]) for count in found)
 
 

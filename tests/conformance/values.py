@@ -53,7 +53,7 @@ def array_of(written: Sequence[Any], data_type: pa.DataType) -> pa.Array:
 
 
 def exact(values: pa.Array | pa.ChunkedArray) -> list[str]:
-    """The values such that only the same ones look alike: both zeros apart, all NaNs together."""
+    """Return texts that are equal only for equal values. Zeros differ by sign; all NaNs are one."""
     if pt.is_temporal(values.type):
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
     return [repr(value) for value in values.to_pylist()]

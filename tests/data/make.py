@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 def row(number: int) -> Row:
-    """One row; everything in it follows from its number."""
+    """Return the row with this number, from which all its values are computed."""
     return {
         "id": number,
         "country": COUNTRIES[number % 3],

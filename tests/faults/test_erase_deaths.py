@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import phalanx
-from faults.programs.fault_injection import count_steps, failing_at
+from faults.programs.fault_injection import count_steps, fail_at
 from integration.test_erase import LEFT, MARKER, SCHEMA, WHERE, holders, read_rows, rows
 from phalanx.storage.lance.fault_points import FaultPoint
 from tables import SOAK
@@ -55,7 +55,7 @@ def test_an_interrupted_erasure(tmp_path: Path, kind: str) -> None:
             root = tmp_path / f"{step.name}{nth}"
             table = prepare(root, kind)
             mode = table.mode
-            with failing_at(step, nth, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+            with fail_at(step, nth, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
                 table.erase(WHERE)
             again = phalanx.open(table.uri)
             assert read_rows(again) in (before, LEFT), (step, nth)
@@ -74,7 +74,7 @@ def test_what_a_dead_writer_left(tmp_path: Path) -> None:
     for step in (FaultPoint.FILES_WRITTEN, FaultPoint.VERSION_STAGED, FaultPoint.COMMITTING):
         table = prepare(tmp_path / step.name, "strong")
         table.erase(WHERE)
-        with failing_at(step, 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        with fail_at(step, 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
             table.append(rows(("a", MARKER, 9), ("z", MARKER, 9)))
         assert holders(table.uri)
         assert table.erase(WHERE).rows == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import phalanx
-from faults.programs.stream_driver import kill, streaming
+from faults.programs.stream_driver import kill, start_stream
 from tables import SOAK
 
 BATCHES, KILLS = (40, 6) if SOAK else (4, 1)
@@ -44,7 +44,7 @@ def test_killed_streams_write_each_batch_once(tmp_path: Path) -> None:
         done = count_batches(checkpoint)
         last = done + 1 + max(1, (planned - done) // (KILLS - death + 1))
         exactly = death % 2 == 0
-        with streaming(source.uri, target, checkpoint, last if exactly else None) as driver:
+        with start_stream(source.uri, target, checkpoint, last if exactly else None) as driver:
             if exactly:
                 assert driver.wait(_LONGEST) == -signal.SIGKILL
                 # The table has a batch that the checkpoint does not record as done.
@@ -58,7 +58,7 @@ def test_killed_streams_write_each_batch_once(tmp_path: Path) -> None:
                     time.sleep(0.01)
                 time.sleep(chance.uniform(0, 0.4))
                 kill(driver)
-    with streaming(source.uri, target, checkpoint) as driver:
+    with start_stream(source.uri, target, checkpoint) as driver:
         assert driver.wait(_LONGEST) == 0, checkpoint.with_suffix(".log").read_text()[-5000:]
     table = phalanx.open(target)
     assert numbers(table) == numbers(source)

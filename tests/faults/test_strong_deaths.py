@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pytest
 
 import phalanx
-from faults.programs.fault_injection import count_steps, failing_at, kill_at
+from faults.programs.fault_injection import count_steps, fail_at, kill_at
 from faults.programs.strong_changes import CHANGES, Change, copy_prepared, make_template
 from phalanx.storage.commit.history_rows import list_snapshots
 from phalanx.storage.lance.fault_points import FaultPoint
@@ -177,7 +177,7 @@ def test_an_error_at_a_step(
         root = tmp_path / f"{step.name}{nth}"
         table = copy_prepared(template, root, expected.change)
         raised: BaseException | None = None
-        with failing_at(step, nth, error("cut off")):
+        with fail_at(step, nth, error("cut off")):
             try:
                 expected.change.run(table)
             except (error, phalanx.PhalanxError) as failed:
@@ -310,7 +310,7 @@ def test_a_killed_creation(tmp_path: Path) -> None:
     for step in (FaultPoint.MANIFEST_CREATED, FaultPoint.COMMITTING, FaultPoint.COMMITTED):
         root = tmp_path / step.name
         with (
-            failing_at(step, 1, KeyboardInterrupt()),
+            fail_at(step, 1, KeyboardInterrupt()),
             pytest.raises(KeyboardInterrupt),
         ):
             phalanx.create(root, schema, ["k"], transaction="strong")

@@ -178,7 +178,7 @@ class _DeletesWriter(ManifestWriterV2):
 
 
 class _VectorsWriter(_DeletesWriter):
-    """The same, with what version 3 says of deletion vectors."""
+    """A writer that adds the fields of format version 3 for deletion vectors."""
 
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
         schema = self._with_partition(3)

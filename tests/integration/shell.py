@@ -51,7 +51,7 @@ def run_json(*arguments: str) -> Any:
 
 def strict_json(text: str) -> Any:
     def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not valid JSON")
 
     return json.loads(text, parse_constant=refuse)
 

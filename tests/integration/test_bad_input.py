@@ -26,7 +26,7 @@ from phalanx.errors import (
     SchemaMismatch,
     UnknownSpec,
 )
-from properties.oracle import matching
+from properties.oracle import find_matches
 
 STRUCT = pa.struct([pa.field("must", pa.int32(), nullable=False), pa.field("may", pa.string())])
 SCHEMA = pa.schema(
@@ -547,7 +547,7 @@ def test_predicates_that_lance_alone_would_misread(store: Store, where: str) -> 
     exact = where.replace("mixed", '"Mixed"').replace("MIXED", '"Mixed"')
     exact = exact.replace("s.order", 's."Order"').replace("murmur3(country)", 'murmur3("country")')
     plain = TRAPS.drop_columns(["s", "f"])
-    expected = matching(plain, exact, TRAPS.select(["s", "f"]))
+    expected = find_matches(plain, exact, TRAPS.select(["s", "f"]))
     assert expected is not None
     wanted = TRAPS.filter(expected)["at"].to_pylist()
     for partition_by in ([], ["country"]):

@@ -1,4 +1,4 @@
-"""Catalogs that are found by what they are, and those that are not what they should be."""
+"""Tables of a DuckLake by schema, snapshot and time, and catalogs that are refused."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -16,7 +16,7 @@ import pytest
 from lance.file import LanceFileReader
 
 import phalanx
-from faults.programs.fault_injection import failing_at
+from faults.programs.fault_injection import fail_at
 from integration.shell import assert_fails, run, run_json
 from phalanx.storage.lance.fault_points import FaultPoint
 from phalanx.table.maintenance import erase as erasing
@@ -169,7 +169,7 @@ def test_adopted_leaves(tmp_path: Path, mode: str, inside: bool) -> None:
     table.drop_partitions("k = 'x'")
     assert holders(leaf)
     with (
-        failing_at(FaultPoint.VERSIONS_DELETED, 1, KeyboardInterrupt()),
+        fail_at(FaultPoint.VERSIONS_DELETED, 1, KeyboardInterrupt()),
         pytest.raises(KeyboardInterrupt),
     ):
         table.vacuum(NOTHING)

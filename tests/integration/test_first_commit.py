@@ -1,4 +1,4 @@
-"""The first commit of a strong namespace, before a head exists that could be the fence."""
+"""Races for the first commit of a strong table, which has no head row to replace yet."""
 
 from __future__ import annotations
 

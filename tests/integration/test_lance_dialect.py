@@ -18,7 +18,7 @@ from phalanx.model.predicates.rendering import split_for_lance, to_datafusion, t
 from phalanx.model.schema.schema import Schema
 from phalanx.model.sql import engine
 from phalanx.planning.pruning.prune import prune
-from properties.oracle import matching
+from properties.oracle import find_matches
 from properties.strategies import ONE_ZERO_KINDS, predicates, rows, specs
 
 
@@ -39,7 +39,7 @@ def test_lance_filters_as_datafusion_does(data: st.DataObject) -> None:
     given_rows = data.draw(rows(ONE_ZERO_KINDS))
     where = data.draw(predicates(given_rows).filter(lambda text: "murmur3" not in text))
     assume(len(given_rows.table))
-    expected = matching(given_rows.table, where)
+    expected = find_matches(given_rows.table, where)
     assume(expected is not None)
     wanted = [row for row, matches in enumerate(expected.to_pylist()) if matches]
     assert lance_rows(given_rows.table, where, given_rows.schema) == wanted, where

@@ -57,6 +57,6 @@ def test_an_example_does_what_it_says(example: doctest.DocTest, tmp_path: Path) 
         names["events"] = phalanx.create(names["uri"], SCHEMA, ["country"], transaction="strong")
         names["events"].append(rows(1, "DE", "DE", "FR"))
     example.globs = names
-    told: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=told.append)
-    assert not told, "".join(told)
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=failures.append)
+    assert not failures, "".join(failures)

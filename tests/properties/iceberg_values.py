@@ -32,7 +32,7 @@ EPOCH = datetime.datetime(1970, 1, 1)
 
 @dataclasses.dataclass(frozen=True)
 class IcebergKind:
-    """A type on both sides, values of it as Python has them, and the transforms that take it."""
+    """A type in Iceberg and Arrow, its Python values, and the transforms that accept it."""
 
     iceberg: types.PrimitiveType
     arrow: pa.DataType
@@ -40,18 +40,18 @@ class IcebergKind:
     transforms: tuple[Transform[Any, Any], ...]
 
     def array(self, values: list[Any]) -> pa.Array:
-        """The values as an Arrow column."""
+        """Return the values as an Arrow column."""
         plain = [each.bytes if isinstance(each, uuid.UUID) else each for each in values]
         return pa.array(plain, self.arrow)
 
     def internal(self, value: Any) -> Any:
-        """The value as pyiceberg's transforms take it."""
+        """Return the value in the form that pyiceberg's transforms accept."""
         if value is None or (storage := storage_type_of(self.arrow)) is None:
             return value
         return pa.scalar(value, self.arrow).cast(storage).as_py()
 
     def sql(self, value: Any) -> str:
-        """The value as a constant in SQL."""
+        """Return the value as a constant in SQL."""
         return render_typed(self.array([value])[0])
 
 
@@ -121,7 +121,7 @@ KINDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """One condition, in SQL and as pyiceberg has it."""
+    """One condition, in SQL and as an expression of pyiceberg."""
 
     sql: str
     iceberg: ice.BooleanExpression

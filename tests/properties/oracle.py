@@ -1,9 +1,9 @@
-"""Brute force: which rows match, as other engines say that share no code with Phalanx.
+"""Brute force: the rows that match, according to engines that share no code with Phalanx.
 
-DuckDB judges. A plain DataFusion session judges the few cases where DuckDB cannot: values that it
-has not (numbers of more than 38 digits in a comparison, moments past its years), and `DIFFERENCES`.
-It has the dialect of Phalanx, but its simplifications take NULL for FALSE, so that its word counts
-for less.
+DuckDB decides. A plain DataFusion session decides the few cases where DuckDB cannot: values that it
+does not support (numbers of more than 38 digits in a comparison, moments past its years), and
+`DIFFERENCES`. DataFusion has the dialect of Phalanx, but its simplifications treat NULL as FALSE,
+so that its result is less reliable.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from datafusion import SessionConfig, SessionContext
 from phalanx.model.murmur3 import murmur3, murmur3_multi
 
 
-def matching(table: pa.Table, where: str, others: pa.Table | None = None) -> pa.Array | None:
+def find_matches(table: pa.Table, where: str, others: pa.Table | None = None) -> pa.Array | None:
     """Return whether each row satisfies the text, or None if no engine can compute it for some row.
 
-    No engine has murmur3: hashes stand in columns of their own. `others` are not hashed. Nor has
-    one `md5_int`, or the texts that it is computed from: `test_expression_draft.py` judges those.
+    No engine has `murmur3`: hashes are added as columns. `others` are columns that are not hashed.
+    No engine has `md5_int` or the texts that it hashes either: `test_expression_draft.py` tests it.
     """
     if "md5_int" in where:
         return None
@@ -133,7 +133,7 @@ _TYPES: tuple[tuple[str, str], ...] = (
     (r"Timestamp\(Microsecond, None\)", "TIMESTAMP"),
     (r"Timestamp\(Nanosecond, None\)", "TIMESTAMP_NS"),
     (r'Timestamp\((?:Second|Millisecond|Microsecond), Some\("[^"]*"\)\)', "TIMESTAMPTZ"),
-    # DuckDB has no nanoseconds with a zone: in UTC the clock is the moment.
+    # DuckDB has no nanoseconds with a zone. In UTC the local time is the same moment.
     (r'Timestamp\(Nanosecond, Some\("UTC"\)\)', "TIMESTAMP_NS"),
     (r"Time32\(Second\)", "TIME"),
     (r"Time32\(Millisecond\)", "TIME"),
@@ -214,7 +214,7 @@ def _with_escapes(text: str) -> str:
 
 
 def _for_duckdb(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """The column with the very same values in a type that DuckDB has; None if it has none."""
+    """Return the same values in a type that DuckDB has, or None if there is no such type."""
     kind = column.type
     if pt.is_dictionary(kind):
         return _for_duckdb(column.cast(kind.value_type))
@@ -245,8 +245,8 @@ def _fits_microseconds(column: pa.ChunkedArray) -> bool:
 
 # --- Where the two dialects differ ----------------------------------------------------------------
 #
-# In these cases DuckDB means something else, and DataFusion's word counts. Nothing else may be
-# added here without a reason why Phalanx follows DataFusion.
+# In these cases DuckDB's SQL has another meaning, and DataFusion decides. Nothing may be added here
+# without a reason why Phalanx follows DataFusion.
 
 
 def _negative_nan(where: str, table: pa.Table) -> bool:
@@ -260,7 +260,7 @@ def _negative_nan(where: str, table: pa.Table) -> bool:
 
 
 def _infinite(where: str, table: pa.Table) -> bool:
-    """The last nanoseconds that there are mean infinity in DuckDB."""
+    """The first and the last values of a nanosecond timestamp mean infinity in DuckDB."""
     for column in table.columns:
         if pt.is_timestamp(column.type) and column.type.unit == "ns":
             ticks = column.cast(pa.int64()).drop_null().to_numpy()
@@ -270,7 +270,7 @@ def _infinite(where: str, table: pa.Table) -> bool:
 
 
 def _far_moments(where: str, table: pa.Table) -> bool:
-    """DataFusion has no part of a moment past the years ±262,000, where DuckDB ends, too."""
+    """DataFusion computes no part of a moment past the years ±262,000; DuckDB ends there too."""
     return "date_part" in where and any(
         pt.is_timestamp(field.type) and not _is_near(table.column(field.name))
         for field in table.schema
@@ -278,7 +278,7 @@ def _far_moments(where: str, table: pa.Table) -> bool:
 
 
 def _as_doubles(where: str, table: pa.Table) -> bool:
-    """Beside 1e300 and the like DuckDB compares large integers as doubles; here all are exact."""
+    """Next to a constant such as 1e300, DuckDB compares large integers as doubles, not exactly."""
     plain = _CAST.sub("", where)
     if not re.search(r"\d[eE][-+]?\d", plain):
         return False
@@ -305,7 +305,7 @@ DIFFERENCES: tuple[Callable[[str, pa.Table], bool], ...] = (
 
 
 def _masked(array: pa.Array) -> pa.Array:
-    """The array with NULL in all children of a NULL struct: DataFusion looks at nothing else."""
+    """Set all children of a NULL struct to NULL, because DataFusion reads only the children."""
     if not pa.types.is_struct(array.type):
         return array
     children = [_masked(pc.struct_field(array, child.name)) for child in array.type]

@@ -1,4 +1,4 @@
-"""Random schemas, rows, specs and predicates: everything the laws of pruning must survive."""
+"""Random schemas, rows, specs and predicates, for which the laws of pruning must hold."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def rows(draw: st.DrawFn, kinds: Sequence[Kind] = KINDS, max_rows: int = 12) -> 
 
 
 def array_of(values: Sequence[pa.Scalar | None], data_type: pa.DataType) -> pa.Array:
-    """Scalars and None as an array, every bit of them kept."""
+    """Build an array of scalars and None, which keeps every bit of the values."""
     if pa.types.is_nested(data_type):
         return pa.array([None if v is None else v.as_py() for v in values], data_type)
     return pa.array([pa.scalar(None, data_type) if v is None else v for v in values], data_type)
@@ -207,8 +207,8 @@ TERMS: tuple[TermOf, ...] = (
 
 
 @lru_cache
-def fitting(data_type: pa.DataType) -> tuple[TermOf, ...]:
-    """The terms that a column of this type can be partitioned by."""
+def terms_for(data_type: pa.DataType) -> tuple[TermOf, ...]:
+    """Return the terms by which a column of this type can be partitioned."""
     custom = [_custom(n) for n, (_, _, takes) in enumerate(EXPRESSIONS) if takes(data_type)]
     return tuple(term for term in (*TERMS, *custom) if _fits(term("x"), data_type))
 
@@ -223,7 +223,7 @@ def _fits(term: PartitionTerm, data_type: pa.DataType) -> bool:
 
 def terms_over(data: Rows) -> list[PartitionTerm]:
     """Every partition term that fits some column."""
-    found = [make(name) for name, kind in data.kinds.items() for make in fitting(kind.type)]
+    found = [make(name) for name, kind in data.kinds.items() for make in terms_for(kind.type)]
     names = list(data.kinds)
     return [*found, multi_bucket(names, 3), multi_bucket(names[:2], 8)]
 

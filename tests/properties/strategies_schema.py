@@ -44,7 +44,7 @@ def fields_of(
     names: st.SearchStrategy[str] = NAMES,
 ) -> pa.Field:
     arrow_type = draw(types)
-    # Arrow knows no null column without nulls.
+    # In Arrow, a column of type null must be nullable.
     nullable = arrow_type == pa.null() or draw(st.booleans())
     return pa.field(draw(names), arrow_type, nullable, draw(METADATA))
 

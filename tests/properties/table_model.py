@@ -14,12 +14,12 @@ Row = tuple[Any, ...]
 
 
 def as_multiset(table: pa.Table | pa.RecordBatch) -> Counter[Row]:
-    """How often each row is there; floats bit by bit, but for the payload of NaN."""
+    """Count each row. Floats are compared bit by bit, except for the payload of NaN."""
     return Counter(as_rows(table))
 
 
 def as_rows(table: pa.Table | pa.RecordBatch) -> list[Row]:
-    """The rows as values that can be compared and hashed."""
+    """Return the rows as values that can be compared and hashed."""
     columns = [list(_plain(column)) for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 

@@ -18,7 +18,7 @@ from phalanx.model.specs.expression_draft import spec_from_draft_json, spec_to_d
 from phalanx.model.specs.partition_by import bucket, identity, multi_bucket, truncate, year
 from phalanx.model.specs.spec import PartitionSpec
 from phalanx.model.transforms.expression import build_expression
-from properties.oracle import matching
+from properties.oracle import find_matches
 from properties.strategies import Rows, predicates, rows
 from properties.test_pruning import prune_rows
 
@@ -53,7 +53,7 @@ def test_no_matching_row_is_lost(data: st.DataObject) -> None:
     spec = spec_from_draft_json(drawn.id, spec_to_draft_json(drawn))
     assert (spec, spec_to_draft_json(spec)) == (drawn, spec_to_draft_json(drawn))
     where = data.draw(predicates(given_rows))
-    matches = matching(given_rows.table, where)
+    matches = find_matches(given_rows.table, where)
     assume(matches is not None)
     pruning, kept = prune_rows(where, spec, given_rows)
     event(f"prunes: {pruning.specs[0].filter not in (TRUE, FALSE)}")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.schema.schema import Schema
 from phalanx.planning.pruning.file_bounds import FileBounds, find_matching_files
-from properties.oracle import matching
+from properties.oracle import find_matches
 
 SCHEMA = Schema.of(pa.schema([("i", pa.int64()), ("f", pa.float64()), ("s", pa.string())]))
 VALUES = {
@@ -105,7 +105,7 @@ def test_a_file_with_a_matching_row_is_kept(
     bounds = {(name,): bounds_of(batches, name, known[: len(batches)]) for name in VALUES}
     found = find_matching_files(predicate, bounds, len(batches))
     for batch, kept in zip(batches, found, strict=True):
-        matches = matching(pa.table(batch), where)
+        matches = find_matches(pa.table(batch), where)
         assert kept or not pc.any(matches).as_py()
 
 

@@ -16,7 +16,7 @@ from phalanx.errors import InvalidSpec
 from phalanx.model.predicates.predicate import FALSE, TRUE
 from phalanx.model.specs.hive_properties import HiveProperties
 from phalanx.model.specs.partition_by import PartitionTerm
-from properties.oracle import matching
+from properties.oracle import find_matches
 from properties.strategies import KINDS, Rows, predicates, rows
 from properties.table_model import as_multiset
 from properties.test_pruning import prune_rows
@@ -55,7 +55,7 @@ def test_no_matching_row_is_lost(data: st.DataObject) -> None:
     given_rows = data.draw(rows())
     hive = data.draw(hive_tables(given_rows))
     where = data.draw(predicates(given_rows))
-    matches = matching(given_rows.table, where)
+    matches = find_matches(given_rows.table, where)
     assume(matches is not None)
     whole = Rows(hive.schema, given_rows.kinds, _with_stored(given_rows.table))
     pruning, kept = prune_rows(where, hive.spec, whole)
@@ -71,7 +71,7 @@ def test_what_is_written_is_read(data: st.DataObject) -> None:
     given_rows = data.draw(rows(STORED, max_rows=8))
     hive = data.draw(hive_tables(given_rows))
     where = data.draw(predicates(given_rows))
-    matches = matching(given_rows.table, where)
+    matches = find_matches(given_rows.table, where)
     assume(matches is not None)
     written = _with_stored(given_rows.table)
     with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ from phalanx.planning.joins.leaves import JoinedTable, JoinFragment, JoinLeaf, S
 from phalanx.planning.joins.plan import JoinPlan, build_join_plan
 from phalanx.storage.streams.hash_join import KEY_PREFIX, JoinInput, hash_join
 from properties.join_oracle import brute_force, count_rows, same
-from properties.strategies import KINDS, Kind, array_of, fitting
+from properties.strategies import KINDS, Kind, array_of, terms_for
 from tables import SOAK
 
 BY_TYPE = {str(kind.type): kind for kind in KINDS}
@@ -127,7 +127,7 @@ def terms(draw: st.DrawFn, kinds: tuple[Kind, Kind], chosen: Sequence[int]) -> l
     possible = [
         make(name)
         for name, kind in zip(("k", "j"), kinds, strict=True)
-        for make in fitting(kind.type)
+        for make in terms_for(kind.type)
     ]
     possible.append(multi_bucket(["k", "j"], 4))
     some = [possible[number % len(possible)] for number in chosen]

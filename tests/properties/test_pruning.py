@@ -14,7 +14,7 @@ from phalanx.model.specs.spec import PartitionSpec
 from phalanx.model.sql import engine
 from phalanx.planning.pruning.prune import Pruning, prune
 from phalanx.planning.pruning.residual import simplify_residual
-from properties.oracle import matching
+from properties.oracle import find_matches
 from properties.strategies import ONE_ZERO_KINDS, Rows, predicates, rows, specs
 
 
@@ -30,7 +30,7 @@ def test_no_matching_row_is_lost(data: st.DataObject) -> None:
     given_rows = data.draw(rows())
     spec = data.draw(specs(given_rows))
     where = data.draw(predicates(given_rows))
-    matches = matching(given_rows.table, where)
+    matches = find_matches(given_rows.table, where)
     assume(matches is not None)
     pruning, kept = prune_rows(where, spec, given_rows)
     event(f"prunes: {pruning.specs[0].filter not in (TRUE, FALSE)}")
@@ -44,7 +44,7 @@ def test_the_residual_finds_the_matching_rows_in_what_is_kept(data: st.DataObjec
     given_rows = data.draw(rows(ONE_ZERO_KINDS))
     spec = data.draw(specs(given_rows))
     where = data.draw(predicates(given_rows))
-    matches = matching(given_rows.table, where)
+    matches = find_matches(given_rows.table, where)
     assume(matches is not None)
     pruning, kept = prune_rows(where, spec, given_rows)
     rest = pruning.specs[0].residual
@@ -60,7 +60,7 @@ def test_the_residual_of_each_partition_finds_the_matching_rows(data: st.DataObj
     given_rows = data.draw(rows(ONE_ZERO_KINDS))
     spec = data.draw(specs(given_rows))
     where = data.draw(predicates(given_rows))
-    matches = matching(given_rows.table, where)
+    matches = find_matches(given_rows.table, where)
     assume(matches is not None and len(given_rows.table))
     pruning, kept = prune_rows(where, spec, given_rows)
     values = spec.compute_partition_values(given_rows.table, given_rows.schema)

@@ -30,7 +30,7 @@ from phalanx.planning.rewrite import (
     file_entries,
 )
 from phalanx.planning.rewrites import filter as rewrite_filter
-from properties.oracle import matching
+from properties.oracle import find_matches
 from properties.strategies import Rows, predicates, rows, specs
 from tables import SOAK
 from unit.rewrite_tables import (
@@ -40,7 +40,7 @@ from unit.rewrite_tables import (
     Unprojectable,
     build_specs,
     entries_of,
-    faulty,
+    with_fault,
 )
 
 BY_FILES = build_specs("country", "country, bucket(4, id)", [])
@@ -273,7 +273,7 @@ def test_files_with_matching_rows_are_chosen(data: st.DataObject) -> None:
     """The filter is inclusive under every spec: a file with a matching row is never left alone."""
     given_rows = data.draw(stored_rows())
     where = data.draw(predicates(given_rows.data))
-    matches = matching(given_rows.data.table, where)
+    matches = find_matches(given_rows.data.table, where)
     assume(matches is not None)
     found, plan = choose_files(given_rows, where)
     needed = {path for path, hit in zip(given_rows.files, matches.to_pylist(), strict=True) if hit}
@@ -300,7 +300,7 @@ def test_fail_open_never_excludes(data: st.DataObject) -> None:
     poison = {given_rows.keys[path] for path in poisoned if path in given_rows.keys}
     by_id = dict(given_rows.specs)
     if broken is not None:
-        by_id[broken] = faulty(by_id[broken], Unprojectable())
+        by_id[broken] = with_fault(by_id[broken], Unprojectable())
 
     def failing(
         projected: Predicate, spec: PartitionSpec, values: pa.Table, partitions: int
@@ -347,7 +347,7 @@ def choose_without_expression(
     """
     by_id = dict(given_rows.specs)
     if broken is not None and not is_broken(plan):
-        by_id[broken] = faulty(by_id[broken], Renamed())
+        by_id[broken] = with_fault(by_id[broken], Renamed())
     with patch.object(rewrite_filter, "find_possible_partitions", find_possible_partitions):
         return choose_files(given_rows, where, by_id)[0]
 

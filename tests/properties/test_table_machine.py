@@ -32,7 +32,7 @@ from phalanx.planning.pruning.leaf_columns import LEAF_LOCATION
 from phalanx.planning.pruning.partition_where import build_partition_where
 from phalanx.storage.lance.location import clear_shared_session
 from phalanx.table.maintenance import vacuum as vacuuming
-from properties.oracle import matching
+from properties.oracle import find_matches
 from properties.strategies import KINDS, Kind, Rows, array_of, conditions, terms_over
 from properties.table_model import as_multiset, as_rows, change_field, plain_value
 from tables import SOAK
@@ -181,7 +181,7 @@ class TableMachine(RuleBasedStateMachine):
         table = self.model if table is None else table
         hashed = [n for n, kind in self.scalars.items() if not is_float(kind.type)]
         rest = [n for n in self.kinds if n not in hashed]
-        return matching(table.select(hashed), where, table.select(rest))
+        return find_matches(table.select(hashed), where, table.select(rest))
 
     def partition_by(self, data: st.DataObject) -> list[Any]:
         terms: list[Any] = []

@@ -27,7 +27,7 @@ from phalanx.model.specs.spec import PartitionSpec
 from phalanx.model.sql import engine
 from phalanx.model.sql.literals import render_typed, to_ordinal
 from phalanx.planning.pruning.prune import prune
-from properties.oracle import matching
+from properties.oracle import find_matches
 from properties.strategies import Rows, array_of, quote, rows, specs
 
 Key = tuple[str, ...]
@@ -168,7 +168,7 @@ def test_ranges_keep_only_their_image(data: st.DataObject) -> None:
     bounds = [f"c {above} {render_typed(low)}"] if above else []
     bounds += [f"c {below} {render_typed(high)}"] if below else []
     where = " AND ".join(bounds)
-    inside = matching(pa.table({"c": domain}), where)
+    inside = find_matches(pa.table({"c": domain}), where)
     assert inside is not None
     image = set(keys_of(spec, pa.table({"c": domain.filter(inside)}), schema, ids_of(spec)))
     there = pa.concat_arrays([ends.take(pa.array(picks)), pa.nulls(1, ends.type)])

@@ -1,7 +1,7 @@
-"""SQL's three-valued logic in plain Python: conditions as small values, each with text and meaning.
+"""SQL's three-valued logic in plain Python: conditions with their SQL text and their result.
 
-It shares no code with Phalanx. A condition is TRUE, FALSE or None (NULL) for a row; numbers are
-exact fractions, moments are nanoseconds, days are days.
+It shares no code with Phalanx. A condition is True, False or None (NULL) for a row. Numbers are
+exact fractions, timestamps are counts of nanoseconds, and dates are counts of days.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _nanoseconds(text: str) -> int:
 
 
 def _store(name: str, value: Any) -> Any:
-    """A value of the list as the row has it."""
+    """Convert a listed value to the form in which a row has it."""
     kind = TYPES[name]
     if value is None:
         return None

@@ -20,7 +20,7 @@ from processes import SPARK_OPTIONS
 
 LOCAL = "local[2, 3]"
 CLUSTER = "local-cluster[2,1,1024]"
-TOKEN = "words that nobody sees"
+TOKEN = "secret-token"
 MASTER = os.environ.get("PHALANX_TEST_MASTER", LOCAL)
 
 
@@ -57,7 +57,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for key, value in settings.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
-        # A server that was started with these settings says that they cannot be changed.
+        # A server that was started with these settings warns that they cannot be changed.
         warnings.filterwarnings("ignore", "Failed to set", UserWarning)
         session = phalanx.spark.configure(builder).getOrCreate()
     if MASTER != "connect":

@@ -1,7 +1,8 @@
 """A Spark driver that runs statements from its standard input: `racing_driver.py <root>`.
 
-Each line of its standard input is a place below the root and a statement; it says when it is ready,
-and answers each line with what went wrong, as JSON.
+Each line of its standard input has a path below the root, a value of `spark.sql.adaptive.enabled`
+and a statement. The driver prints a line when it is ready, and answers each line with the error of
+the statement or null, as JSON.
 """
 
 from __future__ import annotations

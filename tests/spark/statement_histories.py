@@ -1,7 +1,7 @@
-"""Statements whose rows show in which order they ran, for the checker of histories.
+"""Statements that record the order in which they ran in the rows, for the checker of histories.
 
-Each row has a log, to which every statement that changes the row adds a word of its own. So the log
-tells which version of the row each statement has read: what stands before its word.
+Each row has a log, to which every statement that changes the row adds a word of its own. The word
+before it is that of the version of the row that the statement read.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _operations(
 ) -> Iterator[Operation]:
     for key in map(str, change.keys):
         if failed:
-            # A read of it has read what was never committed.
+            # Whoever reads this version has read a write that was never committed.
             yield write(key, change.word)
             continue
         for log in logs.get(key, []):

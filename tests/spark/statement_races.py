@@ -1,7 +1,7 @@
-"""SQL statements that run at the same time on one table, and what they may leave behind.
+"""SQL statements that run at the same time on one table, and the rows that may result.
 
-Each statement exists twice: as SQL, and as a function of plain rows. Whatever Spark makes of two
-of them, they must leave what those that succeeded leave one after the other, in some order.
+Each statement exists twice: as SQL, and as a function of plain rows. The result of concurrent
+statements must be that of those that succeeded, run one after another in some order.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pyspark.sql.utils import is_remote
 
 import phalanx
 import phalanx.spark
-from faults.programs.fault_injection import failing_at
+from faults.programs.fault_injection import fail_at
 from phalanx.errors import PhalanxError, SchemaMismatch
 from phalanx.model.schema.schema import Schema
 from phalanx.spark.runtime.options import WRITE_OPTIONS, Options
@@ -99,7 +99,7 @@ def test_gathering_that_dies_changes_nothing(transaction: str, uri: str) -> None
     table.append(data.slice(0, 10))
     job = table.begin_write()
     tasks = [job.write(data.slice(start, 30).to_reader()) for start in (10, 40, 70)]
-    with failing_at(FaultPoint.FILES_WRITTEN, 2, OSError("no")), pytest.raises(OSError, match="no"):
+    with fail_at(FaultPoint.FILES_WRITTEN, 2, OSError("no")), pytest.raises(OSError, match="no"):
         combine_small_files(job, tasks)
     assert ids(uri) == list(range(10))
     few = [task for task in combine_small_files(job, tasks) if task.files]

@@ -28,7 +28,7 @@ MEGABYTE = 1 << 20
 
 
 def build_specs(*partition_by: Any) -> dict[int, PartitionSpec]:
-    """A spec for each of these; none of them for an empty list."""
+    """Build a spec for each argument; an empty list makes a spec without fields."""
     specs: dict[int, PartitionSpec] = {}
     for place, each in enumerate(partition_by, start=1):
         specs[place] = build_next_spec(each, SCHEMA, specs) if each else PartitionSpec(place, ())
@@ -109,12 +109,12 @@ class Unevaluable(Identity):
 
 @dataclass(frozen=True, slots=True)
 class Renamed(Identity):
-    """Identity under a name of its own, so that a spec may also have the plain one."""
+    """The identity transform with another name, so that a spec can have both."""
 
     name: ClassVar[str] = "renamed"
 
 
-def faulty(spec: PartitionSpec, fault: Identity) -> PartitionSpec:
-    """The spec with a fault in its first field."""
+def with_fault(spec: PartitionSpec, fault: Identity) -> PartitionSpec:
+    """Return the spec with a faulty transform in its first field."""
     first, *others = spec.fields
     return replace(spec, fields=(replace(first, derivation=fault), *others))

@@ -18,7 +18,7 @@ from phalanx.model.specs.evolution import build_next_spec
 from phalanx.model.specs.partition_by import PartitionBy
 from phalanx.planning.pruning.projection import SpecProjection
 from phalanx.planning.pruning.prune import prune
-from properties.oracle import matching
+from properties.oracle import find_matches
 
 SCHEMA = Schema.of(
     pa.schema(
@@ -236,10 +236,10 @@ def test_both_zeros_are_equal_also_in_lists(where: str, partition_by: str) -> No
     found = prune(bind_predicate(where, ZEROS), {1: spec}, ZEROS).specs[0]
     values = spec.compute_partition_values(rows, ZEROS)
     named = values.rename_columns([field.column for field in spec.fields])
-    expected = matching(rows, where).to_pylist()
-    kept = matching(named, to_datafusion(found.filter)).to_pylist()
+    expected = find_matches(rows, where).to_pylist()
+    kept = find_matches(named, to_datafusion(found.filter)).to_pylist()
     assert all(keep for keep, match in zip(kept, expected, strict=True) if match)
-    rest = matching(rows, to_datafusion(found.residual)).to_pylist()
+    rest = find_matches(rows, to_datafusion(found.residual)).to_pylist()
     assert [keep and match for keep, match in zip(kept, rest, strict=True)] == expected
 
 
@@ -265,4 +265,4 @@ def test_moments_too_far_for_sql_are_not_lost(kind: pa.DataType, filters: str) -
             {"t_month": 1},
             {"t_month": 1},
         ]
-        assert matching(rows, to_datafusion(found.residual)).to_pylist() == [True, False]
+        assert find_matches(rows, to_datafusion(found.residual)).to_pylist() == [True, False]

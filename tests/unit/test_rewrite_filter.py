@@ -24,8 +24,8 @@ from unit.rewrite_tables import (
     Unevaluable,
     Unprojectable,
     build_specs,
-    faulty,
     partitions_of,
+    with_fault,
 )
 
 BY_COUNTRY, BY_YEAR, BY_NOTHING = 1, 2, 3
@@ -108,7 +108,7 @@ def test_multi_spec_evolved_table() -> None:
 
 def test_multi_spec_unpartitioned_is_kept_and_is_no_fail_open() -> None:
     """Under a spec without fields nothing is ever projected, so nothing can fail."""
-    specs = {**SPECS, BY_COUNTRY: faulty(SPECS[BY_COUNTRY], Unprojectable())}
+    specs = {**SPECS, BY_COUNTRY: with_fault(SPECS[BY_COUNTRY], Unprojectable())}
     for where in (WHERE, "false"):
         found = MultiSpecPartitionFilter(where, specs, SCHEMA)
         assert found.matches(key(BY_NOTHING))
@@ -117,7 +117,7 @@ def test_multi_spec_unpartitioned_is_kept_and_is_no_fail_open() -> None:
 
 
 def test_multi_spec_unevaluable_spec_fail_open() -> None:
-    specs = {**SPECS, BY_COUNTRY: faulty(SPECS[BY_COUNTRY], Unprojectable())}
+    specs = {**SPECS, BY_COUNTRY: with_fault(SPECS[BY_COUNTRY], Unprojectable())}
     found = MultiSpecPartitionFilter(WHERE, specs, SCHEMA)
     for value in ("DE", "US", None):
         assert found.matches(key(BY_COUNTRY, value))
@@ -130,7 +130,7 @@ def test_multi_spec_unevaluable_spec_fail_open() -> None:
 
 
 def test_multi_spec_eval_error_fail_open() -> None:
-    specs = {**SPECS, BY_COUNTRY: faulty(SPECS[BY_COUNTRY], Unevaluable())}
+    specs = {**SPECS, BY_COUNTRY: with_fault(SPECS[BY_COUNTRY], Unevaluable())}
     found = MultiSpecPartitionFilter("country > 'a'", specs, SCHEMA)
     values = partitions_of(specs[BY_COUNTRY], [("7",), ("x",), ("3",), ("y",), (None,)])
     verdicts = found.decide(BY_COUNTRY, values, 5)
@@ -180,8 +180,8 @@ def test_multi_spec_binds_once_and_projects_once_for_each_spec(
 
 def test_multi_spec_stats_counting() -> None:
     specs = {
-        1: faulty(SPECS[BY_COUNTRY], Unevaluable()),
-        2: faulty(SPECS[BY_COUNTRY], Unprojectable()),
+        1: with_fault(SPECS[BY_COUNTRY], Unevaluable()),
+        2: with_fault(SPECS[BY_COUNTRY], Unprojectable()),
         3: SPECS[BY_NOTHING],
         4: SPECS[BY_COUNTRY],
     }
@@ -234,7 +234,7 @@ def test_case_matters_inside_a_struct_too() -> None:
 
 
 def test_causes_are_reported_once_and_in_bounds() -> None:
-    specs = {1: faulty(SPECS[BY_COUNTRY], Unevaluable())}
+    specs = {1: with_fault(SPECS[BY_COUNTRY], Unevaluable())}
     found = MultiSpecPartitionFilter("country > 'a'", specs, SCHEMA)
     names = [(f"x{place}",) for place in range(50)]
     found.decide(1, partitions_of(specs[1], names), 50)
@@ -270,7 +270,7 @@ def test_very_many_failures_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_failed_does_not_depend_on_the_order_of_keys() -> None:
-    specs = {1: faulty(SPECS[BY_COUNTRY], Unevaluable())}
+    specs = {1: with_fault(SPECS[BY_COUNTRY], Unevaluable())}
     names = [(f"x{place}",) for place in range(30)] + [(str(place),) for place in range(10)]
     told = []
     for seed in (1, 2):
@@ -282,7 +282,7 @@ def test_what_failed_does_not_depend_on_the_order_of_keys() -> None:
 
 
 def test_strictness_refuses_only_what_had_to_be_decided() -> None:
-    specs = {**SPECS, BY_COUNTRY: faulty(SPECS[BY_COUNTRY], Unprojectable())}
+    specs = {**SPECS, BY_COUNTRY: with_fault(SPECS[BY_COUNTRY], Unprojectable())}
     found = MultiSpecPartitionFilter(WHERE, specs, SCHEMA)
     found.matches(key(BY_YEAR, 2024))
     found.check()

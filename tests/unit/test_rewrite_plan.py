@@ -32,10 +32,10 @@ from unit.rewrite_tables import (
     Unprojectable,
     build_specs,
     entries_of,
-    faulty,
     partitions_of,
     paths,
     planner,
+    with_fault,
 )
 
 SPECS = build_specs("country", "year(ts)", [])
@@ -83,8 +83,8 @@ def test_plan_evolved_table_fail_open_stats() -> None:
     """The statistics count candidates only, not every file of the partitions that are kept."""
     specs = {
         **SPECS,
-        1: faulty(SPECS[1], Unprojectable()),
-        4: faulty(SPECS[1], Unevaluable()),
+        1: with_fault(SPECS[1], Unprojectable()),
+        4: with_fault(SPECS[1], Unevaluable()),
     }
     good = 512 * MEGABYTE
     files = {
@@ -151,10 +151,10 @@ def test_plan_strict_turns_fail_open_into_an_error() -> None:
         (Unprojectable(), r"spec v1 \(2 of its partitions\): the transform is not known here"),
         (Unevaluable(), r"spec v1 \(1 of its partitions\): .*'DE'.*; spec v1 .*'US'"),
     ):
-        specs = {**SPECS, 1: faulty(SPECS[1], fault)}
+        specs = {**SPECS, 1: with_fault(SPECS[1], fault)}
         with pytest.raises(InvalidPredicate, match=cause):
             planner(specs, FILES, **options).plan()
-        # No partition of the faulty spec has to be decided.
+        # No partition of the with_fault spec has to be decided.
         assert planner(specs, {2: FILES[2]}, **options).plan().groups
     assert planner(SPECS, FILES, **options).plan().groups
 
@@ -277,7 +277,7 @@ def test_a_filter_that_chose_the_entries_is_not_evaluated_again(
 
 
 def test_a_plan_explains_itself() -> None:
-    specs = {**SPECS, 2: faulty(SPECS[2], Unprojectable())}
+    specs = {**SPECS, 2: with_fault(SPECS[2], Unprojectable())}
     files = {
         1: [*FILES[1], File("lone", (None,))],
         2: [File("y", (2024,), 512 * MEGABYTE, 100, (40, None))],

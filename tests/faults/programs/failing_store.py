@@ -87,7 +87,7 @@ class FailingStore:
 
 
 def _drain(environ: dict[str, Any]) -> None:
-    """Read the request to its end. The server would take a rest for the next request."""
+    """Read the request to its end. Otherwise the server takes the rest for the next request."""
     environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
 
 
@@ -102,7 +102,7 @@ class _Quiet(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:
         pass
 
-    # A connection that was reset on purpose has no socket any more.
+    # A connection that was reset on purpose no longer has a socket.
     def handle(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             super().handle()
@@ -114,7 +114,7 @@ class _Quiet(WSGIRequestHandler):
 
 @contextmanager
 def serve_failing_s3() -> Iterator[tuple[FailingStore, Store]]:
-    """Serve a store with one bucket. Yield it and how to reach it. It fails only on demand."""
+    """Serve an S3 store with one bucket, which fails on demand. Yield it and how to connect."""
     app = FailingStore()
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_Quiet)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

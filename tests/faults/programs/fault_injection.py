@@ -34,8 +34,8 @@ def count_steps() -> Iterator[Counter[FaultPoint]]:
 
 
 @contextmanager
-def failing_at(step: FaultPoint, time: int, error: BaseException) -> Iterator[None]:
-    """Raise the error when the step is reached for the given time, counted from 1."""
+def fail_at(step: FaultPoint, time: int, error: BaseException) -> Iterator[None]:
+    """Raise the error when the step is reached for the n-th time; `time` is n, from 1."""
 
     def fail() -> NoReturn:
         raise error

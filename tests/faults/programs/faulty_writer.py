@@ -1,6 +1,6 @@
 """A Spark data source whose writers die, fail or stall at a given step.
 
-As a script, with a path and a scenario, it writes on executors of their own.
+Run as a script with a path and a scenario, it writes with executors in separate processes.
 """
 
 from __future__ import annotations

@@ -32,16 +32,16 @@ class Rule(Enum):
     UNREPEATABLE_READ = "a transaction saw another version of a key than before, or than its own"
     LOST_UPDATE = "two transactions read the same version, and both replaced it"
     BLIND_CONFLICT = "two transactions at the same time replaced the same key"
-    LOST_WRITE = "a committed write is in no snapshot, or another is in its place"
-    TWO_COMMITS = "two transactions are the same snapshot"
-    MISSING_SNAPSHOT = "a snapshot is nobody's"
+    LOST_WRITE = "a committed write is in no snapshot, or a snapshot has another write instead"
+    TWO_COMMITS = "two transactions committed the same snapshot"
+    MISSING_SNAPSHOT = "no transaction committed a snapshot"
     BACKWARDS = "a transaction was committed before it began"
-    SESSION = "a process began before what it had seen already"
-    REAL_TIME = "a transaction began without what was committed before it started"
-    DIRTY_WRITE = "writes of two transactions overtook each other (G0)"
-    CIRCULAR_FLOW = "transactions saw each other's writes in a circle (G1c)"
-    READ_SKEW = "a transaction missed a write on which another that it saw depends (G-single)"
-    WRITE_SKEW = "each of some transactions missed another's write (G2)"
+    SESSION = "a transaction does not see what its process has seen before"
+    REAL_TIME = "a transaction does not see what was committed before it began"
+    DIRTY_WRITE = "transactions replaced each other's writes in a cycle (G0)"
+    CIRCULAR_FLOW = "transactions saw each other's writes in a cycle (G1c)"
+    READ_SKEW = "a transaction saw a write, but not another that the write depends on (G-single)"
+    WRITE_SKEW = "in a cycle of transactions, each missed a write of the next (G2)"
 
 
 @dataclass(frozen=True)
@@ -261,12 +261,14 @@ def _find_lost_writes(history: _History) -> Iterator[Anomaly]:
         for transaction in history.committed:
             last = transaction.writes.get(key, INITIAL)
             if last is not INITIAL and last not in seen:
-                yield Anomaly(Rule.LOST_WRITE, (transaction.name,), f"{key} never was {last}")
+                yield Anomaly(
+                    Rule.LOST_WRITE, (transaction.name,), f"{key} never had version {last}"
+                )
         for version in seen:
             writer = history.writer_of(key, version)
             if writer is None or writer.committed is None or writer.writes[key] != version:
                 names = () if writer is None else (writer.name,)
-                yield Anomaly(Rule.LOST_WRITE, names, f"{key} was {version}")
+                yield Anomaly(Rule.LOST_WRITE, names, f"{key} had version {version}")
 
 
 def _order_anomalies(history: _History) -> Iterator[Anomaly]:
@@ -316,7 +318,7 @@ def _real_time_anomalies(history: _History) -> Iterator[Anomaly]:
             newest = max(newest, (committed, name, process))
         # Within a process, `_session_anomalies` checks this order.
         if each.began is not None and each.began < newest[0] and newest[2] != each.process:
-            detail = f"{each.name} began at {each.began}, {newest[0]} was over"
+            detail = f"{each.name} began at snapshot {each.began}, after the commit of {newest[0]}"
             yield Anomaly(Rule.REAL_TIME, (newest[1], each.name), detail)
 
 

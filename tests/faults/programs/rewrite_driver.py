@@ -1,4 +1,4 @@
-"""Writers and killers during a rewrite on Spark; as a script, the rewrite itself."""
+"""Functions that write or kill workers during a rewrite on Spark. As a script: the rewrite."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def create(root: str, partitions: int, files: int, rows: int) -> phalanx.Table:
 
 
 def write(root: str, name: str, partitions: int, over: str, pause: float) -> None:
-    """Append batches and delete every second one until told to stop; print their names."""
+    """Append batches, and delete every second one, until the file exists; print their names."""
     table = phalanx.open(root)
     number = 0
     with Path(f"{over}.{name}").open("w") as told:
@@ -51,7 +51,7 @@ def write(root: str, name: str, partitions: int, over: str, pause: float) -> Non
 
 
 def kill_workers(driver: int, over: str, pause: float) -> None:
-    """Kill Python workers of a process's Spark, one after another, until told to stop."""
+    """Kill Python workers of a process's Spark, one after another, until the file exists."""
     while not Path(over).exists():
         for found in _workers(driver)[:1]:
             os.kill(found, signal.SIGKILL)

@@ -25,10 +25,10 @@ _BATCH, _GROUP = "PHALANX_TEST_LAST_BATCH", "PHALANX_TEST_GROUP"
 
 
 @contextmanager
-def streaming(
+def start_stream(
     source: str, target: str, checkpoint: Path, dies_in: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver that streams all rows; it dies after a batch commits, before it is recorded."""
+    """Start a driver that streams all rows. It dies in a given batch, after its commit."""
     tests = Path(__file__).parents[2]
     paths = [tests, Path(__file__).with_name("without_pandas")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}

@@ -44,7 +44,7 @@ class Change:
     prepare: Callable[[phalanx.Table], object] = _nothing
     repeats: bool = False
     is_atomic: bool = True
-    # Stock clients see the old rows of a leaf that is listed again, until its main follows.
+    # Stock clients see the old rows of a leaf that is listed again, until its main is published.
     lists_again: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Rewrites on Spark, while others add and remove rows, and processes are killed."""
+"""Rewrites on Spark while other writers add and remove rows and processes are killed."""
 
 from __future__ import annotations
 
