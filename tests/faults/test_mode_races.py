@@ -24,7 +24,7 @@ SECONDS = 40.0 if SOAK else 3.0
 
 
 class Writes:
-    """The numbers that writers appended, by what the writers were told."""
+    """The numbers that writers appended, by the outcome that the writers got."""
 
     def __init__(self) -> None:
         self.written: set[int] = set()

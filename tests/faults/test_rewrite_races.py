@@ -40,8 +40,8 @@ def batches(table: phalanx.Table) -> Counter[str]:
 
 def count_expected(over: Path) -> Counter[str]:
     found = Counter({f"first {number}": PARTITIONS * ROWS for number in range(FILES)})
-    for told in over.parent.glob(f"{over.name}.*"):
-        for line in told.read_text().splitlines():
+    for log in over.parent.glob(f"{over.name}.*"):
+        for line in log.read_text().splitlines():
             if line.startswith("-"):
                 found.pop(line[1:], None)
             else:

@@ -323,8 +323,8 @@ def test_a_new_partition_that_others_have_made_and_dropped(tmp_path: Path) -> No
     numbers = table.snapshots()["id"].to_pylist()
     states = [sorted(table.at(each).scan().to_arrow()["n"].to_pylist()) for each in numbers]
     assert states == [[], [3], [], [1, 2]]
-    told = table.changes(0).to_arrow().select(["n", "_change"]).to_pylist()
-    assert [(each["n"], each["_change"]) for each in told[:2]] == [(3, "insert"), (3, "delete")]
-    assert sorted(each["n"] for each in told[2:]) == [1, 2]
+    changes = table.changes(0).to_arrow().select(["n", "_change"]).to_pylist()
+    assert [(each["n"], each["_change"]) for each in changes[:2]] == [(3, "insert"), (3, "delete")]
+    assert sorted(each["n"] for each in changes[2:]) == [1, 2]
     table.rollback(numbers[1])
     assert table.scan().to_arrow()["n"].to_pylist() == [3]

@@ -143,10 +143,10 @@ def test_other_combinations_name_the_row(
     table: phalanx.Table, values: dict[str, int | str], why: str
 ) -> None:
     pin(table, "a", **values)
-    with pytest.raises(PhalanxError, match=why) as told:
+    with pytest.raises(PhalanxError, match=why) as raised:
         read_pairs(phalanx.open(table.uri))
     row = row_of(table, "a")
-    assert row["object_id"] in str(told.value) or row["location"] in str(told.value)
+    assert row["object_id"] in str(raised.value) or row["location"] in str(raised.value)
     with pytest.raises(PhalanxError, match=why if table.mode == "strong" else "in weak mode"):
         table.append(rows(("a", 5)))
 

@@ -21,7 +21,7 @@ def test_broken_metadata_name_the_file(tmp_path: Path, text: str, said: str) -> 
     place.write_text(text)
     with pytest.raises(
         PhalanxError, match=f"Cannot open the Iceberg table {place}: {said}"
-    ) as told:
+    ) as raised:
         open_source(str(place), "iceberg")
-    assert "\n" not in str(told.value)
-    assert "pydantic" not in str(told.value)
+    assert "\n" not in str(raised.value)
+    assert "pydantic" not in str(raised.value)

@@ -110,10 +110,10 @@ def test_in_spawned_processes(table: phalanx.Table) -> None:
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         found = list(pool.map(append_and_count, [table, table], [10, 11]))
         past = pool.submit(numbers, table.at(2).scan()).result()
-        told = pool.submit(list_changes, table.changes(1, 3)).result()
+        kinds = pool.submit(list_changes, table.changes(1, 3)).result()
     assert max(found) == 2
     assert past == [1, 2, 3]
-    assert told == ["insert", "insert", "insert", "delete"]
+    assert kinds == ["insert", "insert", "insert", "delete"]
     assert numbers(table.scan("k = 'p'")) == [10, 11]
 
 

@@ -79,10 +79,10 @@ def test_a_plan_shows_what_it_reads_and_why(table: phalanx.Table) -> None:
     assert "is left to the scan: no partition field comes from id" in shown
     assert "spec v2 by bucket(4, id): reads 0 partitions" in shown
     assert f"manifest filter: {plan.pruning.manifest_filter}" in shown
-    told = plan.to_dict()
-    assert (told["scanned_partitions"], told["total_partitions"]) == (1, 3)
-    assert 0 < told["scanned_bytes"] < told["total_bytes"]
-    assert [spec["scanned_partitions"] for spec in told["specs"]] == [1, 0]
+    facts = plan.to_dict()
+    assert (facts["scanned_partitions"], facts["total_partitions"]) == (1, 3)
+    assert 0 < facts["scanned_bytes"] < facts["total_bytes"]
+    assert [spec["scanned_partitions"] for spec in facts["specs"]] == [1, 0]
 
 
 def test_five_levels(tmp_path: Path) -> None:

@@ -120,14 +120,14 @@ def test_it_is_one_snapshot_and_older_ones_stay(root: str, store: Store) -> None
 def test_progress_is_kept_in_several_snapshots(root: str, store: Store) -> None:
     table = create_table(root, store, "strong", keys="abcde", files=5)
     before = read_rows(table)
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     done = table.rewrite(
         partial_progress=True,
         max_commits=3,
-        progress=lambda finished, total: told.append((finished, total)),
+        progress=lambda finished, total: calls.append((finished, total)),
     )
     assert len(done.snapshots) == 3
-    assert told == [(count, 5) for count in (1, 2, 3, 4, 5)]
+    assert calls == [(count, 5) for count in (1, 2, 3, 4, 5)]
     assert read_rows(table) == before
     assert files_of(table) == dict.fromkeys("abcde", 1)
 
@@ -135,9 +135,9 @@ def test_progress_is_kept_in_several_snapshots(root: str, store: Store) -> None:
 @both_modes
 def test_every_group_is_reported_when_it_is_done(root: str, store: Store, mode: str) -> None:
     table = create_table(root, store, mode, keys="abc", files=5)
-    told: list[tuple[int, int]] = []
-    table.rewrite(progress=lambda finished, total: told.append((finished, total)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    calls: list[tuple[int, int]] = []
+    table.rewrite(progress=lambda finished, total: calls.append((finished, total)))
+    assert calls == [(1, 3), (2, 3), (3, 3)]
 
 
 @both_modes

@@ -212,9 +212,9 @@ def test_what_cannot_be_set_is_refused_before_anything_changes(
     tmp_path: Path, assignments: dict[str, str], words: tuple[str, ...]
 ) -> None:
     table = create_table(tmp_path / "t", "weak", *ABC)
-    with pytest.raises((phalanx.SchemaMismatch, phalanx.InvalidArgument)) as told:
+    with pytest.raises((phalanx.SchemaMismatch, phalanx.InvalidArgument)) as raised:
         table.update("true", assignments)
-    assert all(word in str(told.value) for word in words), told.value
+    assert all(word in str(raised.value) for word in words), raised.value
     assert contents(table) == sorted(ABC, key=repr)
 
 
@@ -359,9 +359,9 @@ def test_a_wrong_merge_is_refused_before_anything_changes(
     tmp_path: Path, change: Callable[[phalanx.Table], Any], words: tuple[str, ...]
 ) -> None:
     table = create_table(tmp_path / "t", "strong", *ABC)
-    with pytest.raises(phalanx.PhalanxError) as told:
+    with pytest.raises(phalanx.PhalanxError) as raised:
         change(table)
-    assert all(word in str(told.value) for word in words), told.value
+    assert all(word in str(raised.value) for word in words), raised.value
     assert table.newest_snapshot == 2
 
 
@@ -427,7 +427,7 @@ def test_a_failure_names_partitions_whose_rows_are_there_twice(tmp_path: Path) -
     [place] = table.plan("k = 'a'").partitions
     with (
         failing("removal", lambda location, *_: location.uri == place.location),
-        pytest.raises(phalanx.PartialWrite) as told,
+        pytest.raises(phalanx.PartialWrite) as raised,
     ):
         table.update("id IN (1, 3)", {"k": "'c'"})
     for words in (
@@ -435,7 +435,7 @@ def test_a_failure_names_partitions_whose_rows_are_there_twice(tmp_path: Path) -
         "Rows that move out of v1('a',) exist twice",
         "where` that selects only partitions that were not written",
     ):
-        assert words in str(told.value)
+        assert words in str(raised.value)
     assert [row[:2] for row in contents(table)] == [
         (1, "a"),
         (1, "c"),

@@ -80,8 +80,8 @@ def change(job: RowJob, there: pa.Table, operation: int, **values: Any) -> TaskC
         place = there.column_names.index(name)
         column = pa.array([value] * there.num_rows, there.schema.field(name).type)
         there = there.set_column(place, there.schema.field(name), column)
-    told = pa.array([operation] * there.num_rows, pa.int32())
-    changes = there.append_column(OPERATION_COLUMN, told).to_batches(max_chunksize=2)
+    operations = pa.array([operation] * there.num_rows, pa.int32())
+    changes = there.append_column(OPERATION_COLUMN, operations).to_batches(max_chunksize=2)
     return pickle.loads(pickle.dumps(job.write(changes)))
 
 

@@ -94,8 +94,8 @@ def test_shell(uri: str) -> None:
     strong = phalanx.open(uri).mode == "strong"
     commands: dict[str, tuple[list[str], Callable[[Any], int]]] = {
         "scan": (["scan", uri], len),
-        "count": (["scan", uri, "--count"], lambda told: int(told["count"])),
-        "ls": (["ls", uri], lambda told: sum(each["rows"] for each in told)),
+        "count": (["scan", uri, "--count"], lambda output: int(output["count"])),
+        "ls": (["ls", uri], lambda output: sum(each["rows"] for each in output)),
         "search": (["search", uri, "v", "[0, 0]"], len),
     }
     if strong:

@@ -91,6 +91,6 @@ def test_only_moments_are_replaced() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(where: str, words: tuple[str, ...]) -> None:
-    with pytest.raises(InvalidPredicate) as told:
+    with pytest.raises(InvalidPredicate) as raised:
         resolve_relative_times(where, SCHEMA, NOW)
-    assert all(word in str(told.value) for word in (*words, where[:8])), told.value
+    assert all(word in str(raised.value) for word in (*words, where[:8])), raised.value

@@ -35,7 +35,7 @@ def write(root: str, name: str, partitions: int, over: str, pause: float) -> Non
     """Append batches, and delete every second one, until the file exists; print their names."""
     table = phalanx.open(root)
     number = 0
-    with Path(f"{over}.{name}").open("w") as told:
+    with Path(f"{over}.{name}").open("w") as log:
         while not Path(over).exists():
             mine = f"{name} {number}"
             table.append(batch(mine, partitions))
@@ -43,9 +43,9 @@ def write(root: str, name: str, partitions: int, over: str, pause: float) -> Non
                 table.delete(f"batch = '{mine}'")
                 # Also rows that are being rewritten.
                 table.delete(f"batch = 'first {number}'")
-                print(f"-first {number}", file=told)
+                print(f"-first {number}", file=log)
             else:
-                print(f"+{mine}", file=told)
+                print(f"+{mine}", file=log)
             number += 1
             time.sleep(pause)
 

@@ -52,12 +52,12 @@ def main(root: str, scenario: str, folder: str) -> None:
         builder = builder.config(key, value)
     spark = phalanx.spark.configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    told = Path(os.environ["PHALANX_TEST_FAULTS"])
+    faults_file = Path(os.environ["PHALANX_TEST_FAULTS"])
 
     def run(statement: str, **faults: str) -> None:
         name = Path(folder) / f"{len(list(Path(folder).iterdir()))}"
         name.mkdir()
-        told.write_text(json.dumps({**faults, "folder": str(name)}))
+        faults_file.write_text(json.dumps({**faults, "folder": str(name)}))
         spark.sql(statement)
 
     if on_cluster:
