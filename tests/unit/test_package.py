@@ -7,7 +7,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
@@ -68,6 +68,25 @@ def test_every_class_that_is_returned_is_exported_and_documented() -> None:
             unseen.append(returned)
     expected = "ScanPlan RewritePlan Health MergeCounts Retained WriteJob ChangeFeed WriteResult"
     assert {getattr(phalanx, name) for name in expected.split()} <= seen
+
+
+def exported_dataclasses() -> dict[str, type]:
+    modules = (phalanx, phalanx.spark, phalanx.ducklake, phalanx.iceberg)
+    public = [getattr(module, name) for module in modules for name in module.__all__]
+    return {each.__name__: each for each in public if inspect.isclass(each) and is_dataclass(each)}
+
+
+@pytest.mark.parametrize("name", list(exported_dataclasses()))
+def test_each_field_is_documented(name: str) -> None:
+    """In the section Attributes, in a table, or as internal."""
+    owner = exported_dataclasses()[name]
+    text = inspect.getdoc(owner) or ""
+    attributes = re.findall(r"^    (\w+): ", text.partition("Attributes:\n")[2], re.MULTILINE)
+    tabulated = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    internal = re.findall(r"`(\w+)`", text.partition("Internal: ")[2].partition("\n\n")[0])
+    public = [each.name for each in fields(owner) if not each.name.startswith("_")]
+    assert set(public) <= {*attributes, *tabulated, *internal}
+    assert set(attributes) <= set(public)
 
 
 def is_internal(kind: type) -> bool:

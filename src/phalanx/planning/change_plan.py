@@ -15,9 +15,16 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """A leaf that a snapshot changed, with its versions before and after.
+    """A partition that a snapshot changed.
 
-    `before` is None if the snapshot created the leaf, `after` is None if it dropped the leaf.
+    Attributes:
+        snapshot: The id of the snapshot.
+        operation: What the snapshot did to the partition, such as "append".
+        key: The spec and the partition values.
+        location: The path or URI of the partition.
+        before: The version before the snapshot; None: the snapshot created the partition.
+        after: The version after the snapshot; None: the snapshot dropped the partition.
+        residual: The filter that remains to be applied to the rows; None: all rows match.
     """
 
     snapshot: int
@@ -31,9 +38,15 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """The changes of leaves to read, snapshot by snapshot.
+    """The changes of partitions to read, snapshot by snapshot.
 
-    `total` counts all changes of leaves by snapshots that changed rows, before pruning.
+    Attributes:
+        root: The path or URI of the table.
+        from_snapshot: The id of the snapshot whose later changes are read; 0: all.
+        to_snapshot: The id of the last snapshot that is read.
+        where: The predicate as text.
+        changes: The changes to read.
+        total: The number of changes of partitions before pruning, by snapshots that changed rows.
     """
 
     root: str

@@ -44,8 +44,12 @@ class ImportUnit(Protocol):
 class FieldMapping:
     """How a partition field of the source maps to the new table.
 
-    It is exact if each row keeps its partition, and changed if rows are partitioned by another
-    function of the same columns. `becomes` is None if the field is refused.
+    Attributes:
+        source: The field in the source, as text.
+        becomes: The field in the table, as text; None if the field is refused.
+        kind: "exact" if each row keeps its partition, "changed" if rows are partitioned by another
+            function of the same columns, "refused" if the field has no equivalent.
+        why: Why it is changed or refused.
     """
 
     source: str
@@ -75,7 +79,14 @@ class FieldMapping:
 
 @dataclass(frozen=True, slots=True)
 class SpecMapping:
-    """How a spec of the source maps, field by field. Only the newest spec is used."""
+    """How a spec of the source maps, field by field. Only the newest spec is used.
+
+    Attributes:
+        spec_id: The id of the spec in the source.
+        label: The fields of the spec, as text.
+        is_newest: Whether it is the newest spec.
+        fields: How each field maps.
+    """
 
     spec_id: int
     label: str
@@ -94,7 +105,14 @@ class SpecMapping:
 
 @dataclass(frozen=True, slots=True)
 class ColumnMapping:
-    """The stored type of a column of the source; None if the column is refused."""
+    """How a column of the source is stored.
+
+    Attributes:
+        name: The name of the column.
+        source: Its type in the source.
+        stored: Its type in the table; None if the column is refused.
+        why: Why the type differs, or the column is refused.
+    """
 
     name: str
     source: str
@@ -121,7 +139,13 @@ class ColumnMapping:
 
 @dataclass(frozen=True, slots=True)
 class ImportSize:
-    """A number of files, rows and bytes. `rows` is None if it is unknown before reading."""
+    """An amount of data.
+
+    Attributes:
+        files: The number of files.
+        rows: The number of rows; None if it is unknown before reading.
+        bytes: The size of the files.
+    """
 
     files: int
     rows: int | None
@@ -146,9 +170,22 @@ class ImportSize:
 class ImportPlan:
     """The source and target of an import, the mappings, and the amount of data in chunks.
 
-    `state` names the state of the source. `chosen_by` says where `partition_by` comes from: the
-    source, the user, or the existing table. `remaining` is the part of `total` that the table does
-    not have yet. An upgrade changes the table in place and imports nothing.
+    Attributes:
+        system: The kind of source, such as "iceberg".
+        source: The source table.
+        state: The state of the source that is read, such as a snapshot; None if it has none.
+        uri: The path or URI of the table to write.
+        is_new: Whether the import creates that table.
+        partition_by: The partitioning of the table.
+        label: The same as text.
+        chosen_by: What `partition_by` comes from: "source", "user", or "table", the existing table.
+        specs: How the specs of the source map.
+        columns: How the columns of the source are stored.
+        total: The size of the source.
+        remaining: The part of `total` that the table does not have yet.
+        chunks: The number of chunks in which the rest is committed.
+        is_upgrade: Whether the table is upgraded in place, and nothing is imported.
+        notes: What else is worth knowing, one sentence each.
     """
 
     system: str

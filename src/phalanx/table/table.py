@@ -80,18 +80,32 @@ _RUN_ARGUMENTS = ("target_spec", "partial_progress", "max_commits")
 class Table(ErrorTranslator):
     """A partitioned namespace: one logical table, made of many Lance tables.
 
-    Get one from `phalanx.create` or `phalanx.open`. A table holds no rows and no lock: each call
-    sees what is stored when it runs, except on a table as of a snapshot (`at`). Tables can be
-    shared by threads, and pickled.
+    `phalanx.create` and `phalanx.open` return one. A table holds no rows and no lock: each call
+    sees what is stored when it runs, except on a table as of a snapshot (`at`). Threads can share
+    a table, and it can be pickled.
 
-    A `where` is a SQL predicate in DataFusion's dialect over the names of the columns, and `data`
-    is anything that exports an Arrow stream (pyarrow, polars, DuckDB) or a pandas DataFrame.
+    A `where` is a SQL predicate in DataFusion's dialect over the names of the columns. `data` is
+    anything that exports an Arrow stream (pyarrow, polars, DuckDB) or a pandas DataFrame.
 
-    Besides the errors that each method names, every method raises `StorageFailure` if the store
-    fails, and `NotPartitioned` if the table is gone. A method that writes raises `PhalanxError` for
-    a table as of a snapshot, `CommitConflict` if another writer changed the same rows, the schema
-    or the specs first, and `PartialWrite` if it changed only some partitions, which can happen in
-    weak mode only. All errors are `PhalanxError`.
+    Errors of every method:
+        - `StorageFailure`: The store failed, or a file is damaged or missing.
+        - `NotPartitioned`: The table is gone.
+        - `InvalidManifest`: The manifest breaks the format.
+        - `UntrustedLocation`: A partition is outside of the table's folder, and was not adopted.
+
+    Errors of every method that writes:
+        - `CommitConflict`: Another writer changed the same rows, the schema, the specs or the mode
+          first. Nothing was changed.
+        - `UnknownOutcome`: The store failed during a commit in strong mode, and it is unknown
+          whether the commit succeeded.
+        - `ForeignWrite`: In strong mode something else wrote to a partition outside Phalanx. Call
+          `keep_foreign_writes` or `discard_foreign_writes`. If the error has a `snapshot`, the
+          change was committed nevertheless; else write again.
+        - `PartialWrite`: In weak mode some partitions have the change, and others do not.
+        - `PhalanxError`: The table is as of a snapshot; or it is in weak mode, and its manifest
+          names the version to read of a partition, so that readers would not see the change.
+
+    Each method lists its other errors. All of them are `PhalanxError`.
 
     Example:
         >>> events = phalanx.create(uri, schema, ["country"], transaction="strong")
@@ -238,13 +252,17 @@ class Table(ErrorTranslator):
 
     @describe_as("open a partition of")
     def partition(self, **values: Any) -> lance.LanceDataset:
-        """Open one partition as an ordinary Lance dataset, at the version that the table reads.
+        """Open one partition as an ordinary Lance dataset.
 
         Args:
             **values: A value for each partition field, by field id.
 
+        Returns:
+            The dataset, at the version that the table reads.
+
         Raises:
             PhalanxError: There is no such partition, or another writer listed it twice.
+            InvalidArgument: A value does not have the type of its field.
 
         Example:
             >>> events.partition(country="DE").count_rows()
@@ -261,6 +279,9 @@ class Table(ErrorTranslator):
             A row for each partition: `spec_id`, each partition field by its id, `location`,
             `read_version`, `rows`, `bytes`.
 
+        Raises:
+            PhalanxError: A partition is missing in storage.
+
         Example:
             >>> events.partitions().select(["country", "rows"]).to_pylist()
             [{'country': 'DE', 'rows': 2}, {'country': 'FR', 'rows': 1}]
@@ -274,6 +295,9 @@ class Table(ErrorTranslator):
         Returns:
             A row for each Lance fragment of each partition, with the partition's values, and the
             fragment's files, rows, deleted rows and bytes.
+
+        Raises:
+            PhalanxError: A partition is missing in storage.
 
         Example:
             >>> events.files()["rows"].to_pylist()
@@ -472,7 +496,8 @@ class Table(ErrorTranslator):
             The partitions dropped, those that match in part, and the number of rows deleted.
 
         Raises:
-            InvalidPredicate: `keep` does not parse, or does not fit the schema.
+            InvalidPredicate: `keep` does not parse or fit the schema; or, without `rows`, it uses
+                no column that the table is partitioned by.
 
         Example:
             >>> events.retain("country = 'DE'").dropped[0].key.values
@@ -519,17 +544,20 @@ class Table(ErrorTranslator):
     def adopt(self, uri: str | os.PathLike[str], /, **values: Any) -> PartitionKey:
         """Make an existing Lance dataset a partition, in place and without a copy.
 
-        Its columns must be the table's, in any order, and all its rows must belong to one partition
-        of the newest spec that does not exist yet. It gets the table's field ids; nothing else
-        should write to it during this call, and indexes must be dropped first where ids change.
-        Afterwards it belongs to the table: a vacuum removes its old versions, and all of it once
-        its partition was dropped. If it is a partition already, outside of the table's folder and
-        without a record of that, as after the table was moved, only the record is written.
+        The table must be in weak mode. The columns of the dataset must be those of the table, in
+        any order. All its rows must belong to one partition of the newest spec, which does not
+        exist yet. The dataset gets the table's field ids. If its ids change, drop its indexes
+        first. Nothing else should write to it during this call.
 
-        Other Lance clients list it like every partition. They can open it only inside the root,
-        because they take every location for a path below the root.
+        Afterwards the dataset belongs to the table. A vacuum removes its old versions, and removes
+        all of it once the partition was dropped.
 
-        Only in weak mode.
+        An adopted dataset outside of the table's folder has a record of its table. The record is
+        out of date after the table was moved. Adopt the dataset again to renew it. This changes
+        nothing else, and works in both modes.
+
+        Other Lance clients list the dataset like every partition. They can open it only inside the
+        table's folder, because they take every location for a path below that folder.
 
         Args:
             uri: The path or URI of the Lance dataset.
@@ -540,8 +568,9 @@ class Table(ErrorTranslator):
 
         Raises:
             SchemaMismatch: Its columns are not the table's.
-            PhalanxError: The table is in strong mode, the rows are of several partitions, or the
-                partition exists.
+            InvalidArgument: `values` are not values of the fields of the newest spec.
+            PhalanxError: The table is in strong mode or has the hive layout, the rows are of
+                several partitions or of none, or the partition exists.
 
         Example:
             >>> events.set_mode("weak")
@@ -589,14 +618,23 @@ class Table(ErrorTranslator):
 
     @describe_as("change the mode of")
     def set_mode(self, mode: Mode) -> None:
-        """Change how later writes commit.
+        """Change how later writes commit. The rows stay as they are.
+
+        A change that was cut off is completed by the next write, or by the same call. In strong
+        mode the history begins with a first snapshot of all rows. In weak mode there is no history:
+        the snapshots are removed.
 
         Args:
             mode: "weak" (each partition is committed by itself) or "strong" (one snapshot).
 
         Raises:
             InvalidArgument: `mode` is none of the above.
-            PhalanxError: The table has the hive layout, which is weak only.
+            SchemaMismatch: A partition does not have the table's columns.
+            ForeignWrite: The mode would become weak, and something else wrote to a partition
+                outside Phalanx.
+            PhalanxError: The table has the hive layout, which is weak only. Or the mode would
+                become strong, and a partition has v1 manifest paths. Or it would become weak, and
+                a partition is read from a branch.
 
         Example:
             >>> events.set_mode("weak")
@@ -611,6 +649,9 @@ class Table(ErrorTranslator):
 
         Returns:
             A row for each: `id`, `time`, `operation`, `partitions`, `rows_added`, `rows_removed`.
+
+        Raises:
+            InvalidManifest: The record of a snapshot is damaged.
 
         Example:
             >>> events.snapshots()["operation"].to_pylist()
@@ -657,6 +698,9 @@ class Table(ErrorTranslator):
 
         Args:
             snapshot: The id, or a time: the newest snapshot then. A time without zone is UTC.
+
+        Returns:
+            The table as it was. It stays the same while others write, and cannot be changed.
 
         Raises:
             PhalanxError: The table is in weak mode, or has no such snapshot.
@@ -761,7 +805,8 @@ class Table(ErrorTranslator):
             The leaves with such writes.
 
         Raises:
-            PhalanxError: The table is in weak mode, where such writes are read at once.
+            PhalanxError: The table is in weak mode, where such writes are read at once; or a
+                snapshot changed the same leaf too, or the rows are of another partition.
             SchemaMismatch: A leaf has other columns than the table.
 
         Example:
@@ -800,7 +845,7 @@ class Table(ErrorTranslator):
 
         Raises:
             InvalidSpec: A field cannot be made of the columns, or its id means something else.
-            CommitConflict: Another writer changed the schema or the specs at the same time.
+            PhalanxError: The table has the hive layout, which has one spec.
 
         Example:
             >>> spec = events.evolve(["country", phalanx.bucket("id", 4)])
@@ -816,12 +861,16 @@ class Table(ErrorTranslator):
     def add_column(self, field: pa.Field) -> None:
         """Add a nullable column, which is NULL in all existing rows.
 
+        It becomes the last column, with a new field id.
+
         Args:
             field: The name and type, as `pa.field(name, type)`.
 
         Raises:
             SchemaMismatch: The column exists, or is not nullable.
+            InvalidSchema: The name or the type cannot be stored.
             InvalidArgument: `field` is not an Arrow field.
+            PhalanxError: The table has the hive layout, which has one schema.
 
         Example:
             >>> events.add_column(pa.field("source", pa.string()))
@@ -834,12 +883,15 @@ class Table(ErrorTranslator):
     def drop_column(self, name: str) -> None:
         """Drop a column that the newest spec does not use.
 
+        Its values are no longer read, and its field id is not used again.
+
         Args:
             name: The column, or a field of one as "a.b".
 
         Raises:
             SchemaMismatch: The newest spec uses it, or it is the last one.
             InvalidSchema: There is no such column.
+            PhalanxError: The table has the hive layout, which has one schema.
 
         Example:
             >>> events.drop_column("note")
@@ -852,13 +904,16 @@ class Table(ErrorTranslator):
     def rename_column(self, old: str, new: str) -> None:
         """Rename a column; its field id and the partitions stay.
 
+        Queries use the new name. The old one can be given to another column.
+
         Args:
             old: The column, or a field of one as "a.b".
             new: The new name, without the names above it.
 
         Raises:
             SchemaMismatch: The new name is taken.
-            InvalidSchema: There is no such column.
+            InvalidSchema: There is no such column, or the new name cannot be stored.
+            PhalanxError: The table has the hive layout, which has one schema.
 
         Example:
             >>> events.rename_column("amount", "price")
@@ -871,6 +926,8 @@ class Table(ErrorTranslator):
     def promote_column(self, name: str, type: pa.DataType) -> None:
         """Give a column a wider type; the partitions stay.
 
+        All rows have the new type.
+
         Args:
             name: The column, or a field of one as "a.b".
             type: An integer or float of more bits, or a decimal of more digits.
@@ -879,6 +936,7 @@ class Table(ErrorTranslator):
             SchemaMismatch: The type is not wider.
             InvalidSchema: There is no such column.
             InvalidArgument: `type` is not an Arrow type.
+            PhalanxError: The table has the hive layout, which has one schema.
 
         Example:
             >>> events.add_column(pa.field("count", pa.int32()))
@@ -920,7 +978,7 @@ class Table(ErrorTranslator):
                 of the column's index.
             use_index: False: compare with every vector, which is exact.
             nprobes: The number of partitions of an IVF index to search, in each leaf.
-            refine_factor: So many times k candidates of a quantized index are compared exactly.
+            refine_factor: How many times k candidates of a quantized index are compared exactly.
             ef: The number of candidates that an HNSW index keeps.
             operator: Rows with any of the words ("or") or with all ("and").
             hybrid: A column of text and words to look for there. The rankings by vector and by
@@ -996,6 +1054,7 @@ class Table(ErrorTranslator):
         Raises:
             SchemaMismatch: The table has no such column.
             InvalidArgument: The kind does not fit the column, or an option is wrong.
+            PhalanxError: The table has the hive layout.
 
         Example:
             >>> events.create_index("id", "BTREE").partitions
@@ -1018,6 +1077,7 @@ class Table(ErrorTranslator):
 
         Raises:
             InvalidPredicate: `where` does not parse, or does not fit the schema.
+            PhalanxError: The table has the hive layout.
 
         Example:
             >>> events.optimize_indexes().rows
@@ -1036,7 +1096,7 @@ class Table(ErrorTranslator):
             The number of partitions that had it.
 
         Raises:
-            PhalanxError: There is no such index.
+            PhalanxError: There is no such index, or the table has the hive layout.
 
         Example:
             >>> index = events.create_index("id", "BTREE").indexes[0]
@@ -1073,11 +1133,11 @@ class Table(ErrorTranslator):
 
     @describe_as("verify")
     def verify(self, deep: bool = False, *, progress: ProgressCallback | None = None) -> Verified:
-        """Find what is not as it was written; changes nothing.
+        """Find files that differ from what was written; changes nothing.
 
         Every file of every version that a retained snapshot reads (in weak mode the newest one)
-        must exist, have the recorded size, and open. Where the table has checksums, each file is
-        compared with its own before Lance opens it.
+        must exist, have the recorded size, and open. A file with a checksum is compared with it
+        before Lance opens the file.
 
         Args:
             deep: Also read all rows, check their number and that they belong to their partition,
@@ -1086,6 +1146,9 @@ class Table(ErrorTranslator):
 
         Returns:
             The findings, empty if all is well, and how much was checked.
+
+        Raises:
+            StorageFailure: The manifest cannot be read. Damage of other files is a finding.
 
         Example:
             >>> list(events.verify(deep=True))
@@ -1148,7 +1211,8 @@ class Table(ErrorTranslator):
         Raises:
             InvalidPredicate: `where` does not parse, or does not fit the schema.
             InvalidArgument: There is no such option, or its value is wrong.
-            UnknownSpec: There is no spec `target_spec`.
+            InvalidSpec: `target_spec` is not the newest spec.
+            PhalanxError: `target_spec` is given, and the table has the hive layout.
 
         Example:
             >>> len(events.plan_rewrite(rewrite_all=True).groups)
@@ -1174,12 +1238,12 @@ class Table(ErrorTranslator):
     ) -> Rewritten:
         """Compact: write small files as larger ones, without their deleted rows.
 
-        In strong mode all becomes one snapshot, or up to `max_commits` of them with
-        `partial_progress`; in weak mode each partition is committed by itself. Writers that add
-        rows during this call do not conflict; where one removes rows of the same files, these files
-        are planned again, and finally skipped. If another writer gave a partition several
-        leaves, their rows are moved to the first one before. At the end the declared indexes are
-        completed.
+        In strong mode the result is one snapshot, or up to `max_commits` of them with
+        `partial_progress`. In weak mode each partition is committed by itself. Writers that add
+        rows during this call do not conflict. If a writer removes rows of the same files, these
+        files are planned again, and skipped if it happens repeatedly. If another writer gave a
+        partition several leaves, their rows are first moved to the first leaf. At the end the
+        declared indexes are completed.
 
         With `target_spec` rows of older specs move to their partitions under that spec, in one
         transaction; every reader sees the same rows at all times. A table in weak mode is in
@@ -1202,7 +1266,8 @@ class Table(ErrorTranslator):
         Raises:
             InvalidPredicate: `where` does not parse, or does not fit the schema.
             InvalidArgument: There is no such option, or its value is wrong.
-            UnknownSpec: There is no spec `target_spec`.
+            InvalidSpec: `target_spec` is not the newest spec.
+            PhalanxError: `target_spec` is given, and the table has the hive layout.
 
         Example:
             >>> events.append(rows.slice(0, 1))
@@ -1239,8 +1304,8 @@ class Table(ErrorTranslator):
         can no longer commit; a single statement starts over by itself. Foreign writes must be kept
         or discarded first.
 
-        In weak mode old versions of the leaves go. A running write does not notice that its files
-        are removed, so that `older_than` must be an hour at least, and longer than any write.
+        In weak mode old versions of the leaves are removed. A running write does not notice that
+        its files are removed, so `older_than` must be at least an hour, and longer than any write.
 
         Args:
             older_than: The age of what may be removed.
@@ -1251,7 +1316,7 @@ class Table(ErrorTranslator):
 
         Raises:
             InvalidArgument: `older_than` is not a `timedelta`, or too short in weak mode.
-            ForeignWrite: Something modified a leaf outside Phalanx.
+            PhalanxError: The table has the hive layout.
 
         Example:
             >>> events.vacuum(dry_run=True).snapshots
@@ -1285,7 +1350,10 @@ class Table(ErrorTranslator):
 
         Raises:
             InvalidPredicate: `where` does not parse, or does not fit the schema.
-            PhalanxError: A tag or a branch of a partition reads such rows.
+            UntrustedLocation: A partition with such rows is outside of the table's folder, and was
+                not adopted.
+            PhalanxError: A tag or a branch of a partition reads such rows, or the table has the
+                hive layout.
 
         Example:
             >>> events.erase("id = 3").rows
@@ -1355,36 +1423,157 @@ class Table(ErrorTranslator):
 
 
 class TableInspection:
-    """What a table holds: `table.inspect.partitions()` is `table.partitions()`, and so on."""
+    """What a table holds: `table.inspect.partitions()` is `table.partitions()`, and so on.
+
+    `Table.inspect` returns one. Its methods are those of `Table`, with the same arguments and
+    results.
+    """
 
     def __init__(self, table: Table) -> None:
-        self.plan = table.plan
-        self.partitions = table.partitions
-        self.files = table.files
-        self.snapshots = table.snapshots
-        self.markers = table.markers
-        self.diff = table.diff
-        self.changes = table.changes
-        self.health = table.health
-        self.verify = table.verify
+        self._table = table
+
+    def plan(self, where: str | None = None) -> ScanPlan:
+        """Plan a scan, without reading rows. See `Table.plan`."""
+        return self._table.plan(where)
+
+    def partitions(self) -> pa.Table:
+        """List the partitions. See `Table.partitions`."""
+        return self._table.partitions()
+
+    def files(self) -> pa.Table:
+        """List the files. See `Table.files`."""
+        return self._table.files()
+
+    def snapshots(self) -> pa.Table:
+        """List the snapshots. See `Table.snapshots`."""
+        return self._table.snapshots()
+
+    def markers(self, prefix: str = "") -> dict[str, int]:
+        """List the markers of committed transactions and jobs. See `Table.markers`."""
+        return self._table.markers(prefix)
+
+    def diff(self, a: int | datetime, b: int | datetime) -> pa.Table:
+        """Compare two snapshots by partition. See `Table.diff`."""
+        return self._table.diff(a, b)
+
+    def changes(
+        self,
+        from_snapshot: int | datetime,
+        to_snapshot: int | datetime | None = None,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> ChangeFeed:
+        """Read the rows inserted, deleted and updated between snapshots. See `Table.changes`."""
+        return self._table.changes(from_snapshot, to_snapshot, where, columns)
+
+    def health(self, **limits: Unpack[HealthArguments]) -> Health:
+        """Find out what should be done about the table. See `Table.health`."""
+        return self._table.health(**limits)
+
+    def verify(self, deep: bool = False, *, progress: ProgressCallback | None = None) -> Verified:
+        """Find files that differ from what was written. See `Table.verify`."""
+        return self._table.verify(deep, progress=progress)
 
 
 class TableMaintenance:
-    """Upkeep of a table: `table.maintenance.vacuum()` is `table.vacuum()`, and so on."""
+    """Upkeep of a table: `table.maintenance.vacuum()` is `table.vacuum()`, and so on.
+
+    `Table.maintenance` returns one. Its methods are those of `Table`, with the same arguments and
+    results.
+    """
 
     def __init__(self, table: Table) -> None:
-        self.plan_rewrite = table.plan_rewrite
-        self.rewrite = table.rewrite
-        self.retain = table.retain
-        self.vacuum = table.vacuum
-        self.erase = table.erase
-        self.create_index = table.create_index
-        self.optimize_indexes = table.optimize_indexes
-        self.drop_index = table.drop_index
-        self.set_checksums = table.set_checksums
-        self.keep_foreign_writes = table.keep_foreign_writes
-        self.discard_foreign_writes = table.discard_foreign_writes
-        self.upgrade = table.upgrade
+        self._table = table
+
+    def plan_rewrite(
+        self,
+        where: str | None = None,
+        *,
+        target_spec: int | None = None,
+        partial_progress: bool = False,
+        max_commits: int = DEFAULT_MAX_COMMITS,
+        **options: Unpack[RewriteArguments],
+    ) -> RewritePlan:
+        """Plan which files to rewrite together. See `Table.plan_rewrite`."""
+        return self._table.plan_rewrite(
+            where,
+            target_spec=target_spec,
+            partial_progress=partial_progress,
+            max_commits=max_commits,
+            **options,
+        )
+
+    def rewrite(
+        self,
+        where: str | None = None,
+        *,
+        spark: Any = None,
+        target_spec: int | None = None,
+        partial_progress: bool = False,
+        max_commits: int = DEFAULT_MAX_COMMITS,
+        progress: ProgressCallback | None = None,
+        **options: Unpack[RewriteArguments],
+    ) -> Rewritten:
+        """Compact small files, or move rows to the newest spec. See `Table.rewrite`."""
+        return self._table.rewrite(
+            where,
+            spark=spark,
+            target_spec=target_spec,
+            partial_progress=partial_progress,
+            max_commits=max_commits,
+            progress=progress,
+            **options,
+        )
+
+    def retain(self, keep: str, *, rows: bool = False, dry_run: bool = False) -> Retained:
+        """Drop the partitions in which no row matches. See `Table.retain`."""
+        return self._table.retain(keep, rows=rows, dry_run=dry_run)
+
+    def vacuum(self, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Vacuumed:
+        """Expire old snapshots, and remove every file that nothing needs. See `Table.vacuum`."""
+        return self._table.vacuum(older_than, dry_run)
+
+    def erase(
+        self, where: str, force: bool = False, *, progress: ProgressCallback | None = None
+    ) -> Erased:
+        """Remove matching rows from every file, permanently. See `Table.erase`."""
+        return self._table.erase(where, force, progress=progress)
+
+    def create_index(
+        self,
+        column: str,
+        kind: IndexKind,
+        *,
+        min_rows: int | None = None,
+        spark: Any = None,
+        **options: Unpack[IndexArguments],
+    ) -> Indexed:
+        """Declare an index of a column, and build it. See `Table.create_index`."""
+        return self._table.create_index(column, kind, min_rows=min_rows, spark=spark, **options)
+
+    def optimize_indexes(self, where: str | None = None, *, spark: Any = None) -> Indexed:
+        """Index the rows that no declared index covers yet. See `Table.optimize_indexes`."""
+        return self._table.optimize_indexes(where, spark=spark)
+
+    def drop_index(self, name: str) -> int:
+        """Drop a declared index. See `Table.drop_index`."""
+        return self._table.drop_index(name)
+
+    def set_checksums(self, enabled: bool = True) -> int:
+        """Record a checksum of each file. See `Table.set_checksums`."""
+        return self._table.set_checksums(enabled)
+
+    def keep_foreign_writes(self) -> list[str]:
+        """Keep what others wrote outside Phalanx. See `Table.keep_foreign_writes`."""
+        return self._table.keep_foreign_writes()
+
+    def discard_foreign_writes(self) -> list[str]:
+        """Discard what others wrote outside Phalanx. See `Table.discard_foreign_writes`."""
+        return self._table.discard_foreign_writes()
+
+    def upgrade(self, dry_run: bool = False) -> Upgrade | UpgradePlan:
+        """Upgrade a table of an earlier draft to the newest format. See `Table.upgrade`."""
+        return self._table.upgrade(dry_run)
 
 
 def _reopen(kind: type[Table], root: Location, overrides: Mapping[str, str] | None) -> Table:

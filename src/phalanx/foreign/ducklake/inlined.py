@@ -21,7 +21,13 @@ _TABLES = "ducklake_inlined_data_tables"
 
 @dataclass(frozen=True, slots=True)
 class InlinedRows:
-    """A catalog table with inlined rows, and how many of them are visible at the snapshot."""
+    """A catalog table with inlined rows.
+
+    Attributes:
+        table: The name of the catalog table.
+        rows: The number of rows that are visible at the snapshot.
+        schema_version: The version of the schema that the rows have.
+    """
 
     table: str
     rows: int

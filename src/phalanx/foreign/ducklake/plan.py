@@ -68,10 +68,15 @@ class PlannedFile(NamedTuple):
 class DuckLakePlan:
     """The data files that a predicate needs, of all partitionings, as columns.
 
-    `outside` counts, for each spec, the files that column bounds exclude. Rows inlined in the
-    catalog are always read; `inlined` counts them.
+    Internal: `pruning` and `kept`.
 
-    Internal: `pruning`.
+    Attributes:
+        table: The name of the table.
+        snapshot: The id of the snapshot.
+        labels: The fields of each partitioning as text, by its id.
+        totals: The number of all files, by the id of their partitioning.
+        outside: The number of files that column bounds exclude, by the id of their partitioning.
+        inlined: The rows inlined in the catalog, which are always read.
     """
 
     table: str

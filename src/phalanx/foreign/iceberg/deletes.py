@@ -39,9 +39,15 @@ DeleteKind: TypeAlias = Literal["position", "vector", "equality"]
 
 @dataclass(frozen=True, slots=True)
 class IcebergDelete:
-    """A delete file; `equality_ids` are the ids of the fields that an equality delete compares.
+    """A delete file.
 
-    `rows` is None if it is unknown how many rows of one data file it deletes.
+    Attributes:
+        kind: "position", "vector" or "equality".
+        path: The path of the file.
+        bytes: The size of the file.
+        rows: The number of rows of one data file that it deletes; None if it is unknown.
+        format: The format of the file.
+        equality_ids: The ids of the fields that an equality delete compares.
     """
 
     kind: DeleteKind

@@ -23,7 +23,17 @@ _MAX_SHOWN_FILES = 20
 
 @dataclass(frozen=True, slots=True)
 class IcebergFile:
-    """A data file to read, with its partition and delete files; `rows` includes deleted ones."""
+    """A data file to read.
+
+    Attributes:
+        path: The path of the file.
+        bytes: The size of the file.
+        rows: The number of rows in it, including deleted ones.
+        key: The spec and the partition values.
+        format: The format of the file.
+        sequence_number: The number that orders the file and the deletes that apply to it.
+        deletes: The delete files that apply to it.
+    """
 
     path: str
     bytes: int
@@ -50,7 +60,19 @@ class IcebergPlan:
 
     Files are pruned by partition values only, not by column statistics.
 
-    Internal: `projections` and `deletes`.
+    Internal: `projections`, `kept` and `deletes`.
+
+    Attributes:
+        table: The name of the table.
+        snapshot_id: The id of the snapshot; None if the table has none.
+        where: The predicate as text; None: all rows.
+        specs: The partition specs by id.
+        labels: The fields of each spec as text, by spec id.
+        total_files: The number of all files, by spec id.
+        manifests_read: The number of manifests read.
+        manifests_skipped: The number of manifests that hold no matching file.
+        stats: How much of the filter could not be evaluated.
+        diagnostics: Why partitions are kept without a decision of the filter, one for each cause.
     """
 
     table: str

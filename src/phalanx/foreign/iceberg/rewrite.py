@@ -47,7 +47,17 @@ _MAX_ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class IcebergRewritten:
-    """The result of a rewrite: files and bytes before and after, and its snapshots in order."""
+    """The result of a rewrite.
+
+    Attributes:
+        plan: The plan.
+        files_before: The number of files that were replaced.
+        files_after: The number of files that replace them.
+        bytes_before: The size of the files that were replaced.
+        bytes_after: The size of the files that replace them.
+        rows: The number of rows in the new files.
+        snapshots: The ids of the snapshots committed, in order.
+    """
 
     plan: RewritePlan
     files_before: int = 0

@@ -93,9 +93,19 @@ def _is_leaf(schema: IcebergSchema, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IcebergUnit:
-    """A data file with its deletes, which yields `rows` rows in the schema of the table.
+    """A data file with its deletes, which yields rows in the schema of the table.
 
     Internal: `context`.
+
+    Attributes:
+        path: The path of the file.
+        format: The format of the file.
+        bytes: The size of the file.
+        written_rows: The number of rows in it, including deleted ones.
+        rows: The number of rows that it yields.
+        spec_id: The id of the spec.
+        partition: The partition values.
+        deletes: The delete files that apply to it.
     """
 
     context: ReadContext

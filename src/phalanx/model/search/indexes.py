@@ -69,9 +69,14 @@ _SCALAR_OPTIONS: Mapping[str, Mapping[str, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """A declared index: its column, by field id, its kind and its options.
+    """A declared index of a column.
 
-    A partition with fewer rows than `min_rows` has no such index.
+    Attributes:
+        name: The name of the index.
+        field_id: The field id of the column.
+        kind: The kind, such as "IVF_PQ", "INVERTED" or "BTREE".
+        options: Lance's options of that kind, as pairs of name and value.
+        min_rows: A partition with fewer rows has no such index.
     """
 
     name: str

@@ -27,9 +27,13 @@ class CustomExpression:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTerm:
-    """One item of `partition_by`: the transform, its source columns and its field id.
+    """One item of `partition_by`.
 
     Internal: `derivation`.
+
+    Attributes:
+        columns: The names of the source columns.
+        field_id: The id of the partition field; None: it is derived from the columns.
     """
 
     derivation: Transform | CustomExpression

@@ -22,7 +22,12 @@ _OUT_OF_RANGE = "<value out of range"
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """The id of a spec, and one value for each of its fields."""
+    """A partition of a table.
+
+    Attributes:
+        spec_id: The id of the spec.
+        values: A value for each field of the spec.
+    """
 
     spec_id: int
     values: tuple[Any, ...]

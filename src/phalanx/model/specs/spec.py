@@ -34,7 +34,15 @@ _FIELD_ID = re.compile(r"[^.`\x00-\x1f]+")
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One level of partitioning: how to compute a partition value from source columns."""
+    """One level of partitioning: how to compute a partition value from source columns.
+
+    Internal: `derivation`, which is `transform` or the form of `expression` that can be evaluated.
+
+    Attributes:
+        field_id: The name of the field, which is unique in its spec.
+        source_ids: The field ids of the source columns.
+        result_type: The type of the partition value.
+    """
 
     field_id: str
     source_ids: tuple[int, ...]
@@ -165,7 +173,12 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """A version of the table's partitioning: its id and its fields, outermost level first."""
+    """A version of the table's partitioning.
+
+    Attributes:
+        id: The id of the spec: 1, 2, 3, …
+        fields: The fields, the outermost level first.
+    """
 
     id: int
     fields: tuple[PartitionField, ...]

@@ -32,7 +32,14 @@ class JoinSide:
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """A pair of partition fields with the reductions of their values to a common value."""
+    """A pair of partition fields whose values reduce to a common value.
+
+    Attributes:
+        left: The field of the left table.
+        right: The field of the right table.
+        left_reduction: The transform from values of the left field to common values.
+        right_reduction: The transform from values of the right field to common values.
+    """
 
     left: PartitionField
     right: PartitionField

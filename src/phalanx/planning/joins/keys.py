@@ -24,7 +24,13 @@ _MAX_DIGITS = 38
 
 @dataclass(frozen=True, slots=True)
 class JoinKey:
-    """A column of each side, and the type in which they are compared."""
+    """A column of each side.
+
+    Attributes:
+        left: The column of the left table.
+        right: The column of the right table.
+        type: The type in which they are compared.
+    """
 
     left: str
     right: str

@@ -26,7 +26,13 @@ from phalanx.planning.joins.keys import JoinKey, find_common_type, to_comparable
 
 @dataclass(frozen=True, slots=True)
 class JoinFragment:
-    """A fragment of a leaf, which can be read by itself."""
+    """A fragment of a leaf, which can be read by itself.
+
+    Attributes:
+        id: The id of the Lance fragment.
+        rows: The number of rows.
+        bytes: The size of its files.
+    """
 
     id: int
     rows: int
@@ -35,7 +41,17 @@ class JoinFragment:
 
 @dataclass(frozen=True, slots=True)
 class JoinLeaf:
-    """A leaf to join, with its version, residual filter and fragments. Internal: `predicate`."""
+    """A partition to join.
+
+    Internal: `predicate`.
+
+    Attributes:
+        key: The spec and the partition values.
+        location: The path or URI of the partition.
+        version: The version to read; None: the newest.
+        fragments: The fragments to read.
+        residual: The filter that remains to be applied to the rows; None: all rows match.
+    """
 
     key: PartitionKey
     location: str
@@ -57,7 +73,13 @@ class JoinLeaf:
 
 @dataclass(frozen=True, slots=True)
 class SpecLeaves:
-    """The non-empty leaves of one spec version, with their partition values as columns."""
+    """The partitions of one spec version that are not empty.
+
+    Attributes:
+        spec: The spec.
+        leaves: The partitions.
+        values: The partition values, a row for each partition.
+    """
 
     spec: PartitionSpec
     leaves: tuple[JoinLeaf, ...]
@@ -74,7 +96,14 @@ class SpecLeaves:
 
 @dataclass(frozen=True)
 class JoinedTable:
-    """One side of a join: a table and its leaves under each spec version. Internal: `schema`."""
+    """One side of a join.
+
+    Internal: `schema`.
+
+    Attributes:
+        uri: The path or URI of the table.
+        specs: The partitions under each spec version.
+    """
 
     uri: str
     schema: Schema
@@ -92,7 +121,13 @@ class JoinedTable:
 
 @dataclass(frozen=True, slots=True)
 class LeafMatch:
-    """The leaves of two specs with the same common values."""
+    """The partitions of two specs with the same common values.
+
+    Attributes:
+        values: The common values.
+        left: The positions of the partitions among all those of the left table.
+        right: The positions of the partitions among all those of the right table.
+    """
 
     values: tuple[Any, ...]
     left: tuple[int, ...]
@@ -101,7 +136,15 @@ class LeafMatch:
 
 @dataclass(frozen=True, slots=True)
 class SpecPair:
-    """A spec version of each side: the fields that match its leaves, or why there are none."""
+    """A spec version of each side: the fields that match its partitions, or why there are none.
+
+    Attributes:
+        left: The id of the left spec.
+        right: The id of the right spec.
+        keys: The pairs of fields.
+        reason: Why there are no such fields; empty if there are.
+        matches: The partitions that are joined with each other.
+    """
 
     left: int
     right: int

@@ -22,7 +22,12 @@ _MAX_SHOWN_LEAVES = 6
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """Leaves that are joined only with each other."""
+    """Partitions that are joined only with each other.
+
+    Attributes:
+        left: The partitions of the left table.
+        right: The partitions of the right table.
+    """
 
     left: tuple[JoinLeaf, ...]
     right: tuple[JoinLeaf, ...]
@@ -37,7 +42,13 @@ class JoinGroup:
 class JoinPlan:
     """The plan of a join of two tables on equal columns, for every kind of join.
 
-    Empty leaves are left out. The same tables give the same plan.
+    Empty partitions are left out. The same tables give the same plan.
+
+    Attributes:
+        left: The left table.
+        right: The right table.
+        on: The columns that are compared.
+        pairs: How the partitions of each pair of spec versions match.
     """
 
     left: JoinedTable

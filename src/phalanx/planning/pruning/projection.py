@@ -55,7 +55,12 @@ _MAX_DISJUNCTS = 64
 class Reason:
     """How one condition was projected on a spec, and why.
 
-    `fails_open` marks a condition on a partition source that prunes nothing.
+    Attributes:
+        condition: The condition as text.
+        pushed: The condition on partition values that follows from it; None if there is none.
+        exact: Whether that condition decides it, so that the scan need not apply it to rows.
+        fails_open: Whether it is a condition on a partition source that prunes nothing.
+        why: Why it is not exact, or prunes nothing.
     """
 
     condition: str

@@ -22,7 +22,14 @@ from phalanx.planning.pruning.residual import Residuals
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """A leaf to read, with its version (None: the newest) and residual filter."""
+    """A partition to read.
+
+    Attributes:
+        key: The spec and the partition values.
+        location: The path or URI of the partition.
+        version: The version to read; None: the newest.
+        residual: The filter that remains to be applied to the rows; None: all rows match.
+    """
 
     key: PartitionKey
     location: str
@@ -32,7 +39,12 @@ class PlannedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ScanSizes:
-    """The bytes of the data files to scan and of all data files; None if not counted."""
+    """The bytes of data files.
+
+    Attributes:
+        scanned: The bytes of the files to scan.
+        total: The bytes of all files; None if they are not counted.
+    """
 
     scanned: int
     total: int | None
@@ -40,12 +52,15 @@ class ScanSizes:
 
 @dataclass(frozen=True, eq=False)
 class ScanPlan:
-    """The leaves that a predicate needs, in the order in which they are read.
+    """The partitions that a predicate needs, in the order in which they are read.
 
-    `leaves` has a table for each spec, `residuals` the residual filters of these leaves. The sizes
-    are measured only when the plan is shown, because that opens leaves.
+    Internal: `pruning`, `residuals` and `measure`.
 
-    Internal: `pruning` and `residuals`.
+    Attributes:
+        root: The path or URI of the table.
+        labels: The fields of each spec as text, by spec id.
+        leaves: A table for each spec id, with a row for each partition to read.
+        total_partitions: The number of all partitions.
     """
 
     root: str

@@ -59,7 +59,13 @@ class FilterStats:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """Why partitions of a spec are kept without a decision, and how many."""
+    """Why partitions of a spec are kept without a decision of the filter.
+
+    Attributes:
+        spec_id: The id of the spec.
+        cause: Why the filter cannot be evaluated.
+        partitions: The number of partitions kept for this cause.
+    """
 
     spec_id: int
     cause: str

@@ -32,7 +32,13 @@ _MAX_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
-    """A file that deletes rows of a data file; `rows` is None if the number is unknown."""
+    """A file that deletes rows of a data file.
+
+    Attributes:
+        path: The path of the file.
+        bytes: The size of the file.
+        rows: The number of rows that it deletes; None if it is unknown.
+    """
 
     path: str
     bytes: int
@@ -40,7 +46,14 @@ class DeleteFile:
 
 
 class RewriteFile(NamedTuple):
-    """A data file to rewrite, with the delete files that apply to it."""
+    """A data file to rewrite.
+
+    Attributes:
+        path: The path of the file.
+        bytes: The size of the file.
+        rows: The number of rows in it, including deleted ones.
+        deletes: The delete files that apply to it.
+    """
 
     path: str
     bytes: int
@@ -50,7 +63,14 @@ class RewriteFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RewriteGroup:
-    """Files of one partition to rewrite together."""
+    """Files of one partition to rewrite together.
+
+    Attributes:
+        id: The number of the group in the plan.
+        key: The spec and the partition values.
+        files: The files.
+        bytes: The size of the files.
+    """
 
     id: int
     key: PartitionKey
@@ -70,7 +90,13 @@ class RewriteGroup:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Candidates that are not rewritten, with the reason."""
+    """Candidates that are not rewritten.
+
+    Attributes:
+        key: The spec and the partition values.
+        files: The files.
+        reason: Why they are not rewritten.
+    """
 
     key: PartitionKey
     files: tuple[RewriteFile, ...]
@@ -79,7 +105,14 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class SpecSummary:
-    """The number of files under one spec, and how many of them match the filter."""
+    """The number of files under one spec.
+
+    Attributes:
+        spec_id: The id of the spec.
+        label: The fields of the spec, as text.
+        total_files: The number of files under the spec.
+        matching_files: The number of these in partitions that the filter keeps.
+    """
 
     spec_id: int
     label: str
@@ -89,12 +122,22 @@ class SpecSummary:
 
 @dataclass(frozen=True, eq=False)
 class RewritePlan:
-    """The groups to rewrite, in order.
-
-    The files are the rows of `candidates`, in which `chosen` and `left` are runs; `keys` has the
-    partition values for each spec. `more_diagnostics` counts the causes beyond `diagnostics`.
+    """The groups of files to rewrite, in order.
 
     Internal: `chosen` and `left`.
+
+    Attributes:
+        where: The partition filter as text; None: all partitions.
+        options: The options of the rewrite.
+        specs: The number of files under each spec.
+        stats: How much of the filter could not be evaluated.
+        diagnostics: Why partitions are kept without a decision of the filter, one for each cause.
+        more_diagnostics: The number of further causes, which are left out.
+        keys: The partition values of the candidates, a table for each spec id.
+        candidates: A row for each file that its size or its deleted rows make a candidate.
+        ids: The id of each group, in the order of `groups`.
+        reasons: The reason for each item of `left_out`, in the same order.
+        retirable: The ids of older specs that have no files.
     """
 
     where: str | None
@@ -109,7 +152,6 @@ class RewritePlan:
     ids: npt.NDArray[np.int64]
     left: FileRuns
     reasons: tuple[str, ...]
-    # Old specs without files.
     retirable: tuple[int, ...] = ()
 
     def __eq__(self, other: object) -> bool:

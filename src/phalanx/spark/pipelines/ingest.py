@@ -311,7 +311,21 @@ def _new_fragments(before: pa.Table, after: pa.Table) -> tuple[tuple[str, int], 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """The result of an ingest or import, with what earlier calls had done."""
+    """The result of an ingest or import.
+
+    Attributes:
+        source: What was read.
+        uri: The path or URI of the table.
+        rows: The number of rows written by this call.
+        partitions: The number of partitions that got rows.
+        fragments: The number of Lance fragments written.
+        files: The number of source files read.
+        chunks: The number of chunks committed; 0: the table had all rows already.
+        skipped_files: The number of source files that earlier calls had written.
+        skipped_chunks: The number of chunks that earlier calls had committed.
+        snapshot: The id of the last snapshot; None in weak mode, and if nothing was written.
+        seconds: The time that the call took.
+    """
 
     source: str
     uri: str

@@ -45,7 +45,12 @@ from phalanx.table.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The plan of an import, and its result."""
+    """The result of an import of a table.
+
+    Attributes:
+        plan: The plan of the import.
+        done: What was written.
+    """
 
     plan: ImportPlan
     done: Ingested

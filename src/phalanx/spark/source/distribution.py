@@ -35,7 +35,12 @@ _UNKNOWN_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Whether a write shuffles rows to their partitions first, and why."""
+    """Whether a write shuffles rows to their partitions first.
+
+    Attributes:
+        kind: "hash" if rows are shuffled first, otherwise "none".
+        reason: Why it was chosen.
+    """
 
     kind: str
     reason: str

@@ -70,7 +70,13 @@ class ChangeFeed(ErrorTranslator):
 
     Every row has its columns, then `_change`, `_snapshot` and `_update`: the kind of change, the
     snapshot that made it, and for updates a number shared by the rows before and after the update
-    within the snapshot. Internal: `table_schema`.
+    within the snapshot.
+
+    Internal: `table_schema`.
+
+    Attributes:
+        plan: The changes of partitions to read.
+        columns: The names of the columns to read.
     """
 
     plan: ChangePlan

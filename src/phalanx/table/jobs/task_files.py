@@ -68,7 +68,12 @@ class ReplacedRowFinder(Protocol):
 class TaskFiles:
     """The partitions that one task has written to, and the files of each.
 
-    Internal: `files`. A caller sends the object to the driver as it is.
+    A caller sends the object to the process that commits, as it is.
+
+    Internal: `files`.
+
+    Attributes:
+        keys: A row for each partition: the id of its spec, and its partition values.
     """
 
     keys: pa.Table

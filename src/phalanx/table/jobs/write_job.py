@@ -69,13 +69,21 @@ ROW_CHANGES = ("delete", "update", "merge")
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """The result of a job; it has a snapshot only in strong mode."""
+    """The result of a write job.
+
+    Attributes:
+        rows: The number of rows written.
+        partitions: The number of partitions that got rows.
+        fragments: The number of Lance fragments written.
+        snapshot: The id of the snapshot; None in weak mode, and if nothing changed.
+        is_repeated: Whether a job with the same marker was committed before. Then this one was not
+            committed, and `snapshot` is that of the earlier one.
+    """
 
     rows: int
     partitions: int
     fragments: int
     snapshot: int | None = None
-    # A job with the same marker was committed before: this one was not committed.
     is_repeated: bool = False
 
     def __str__(self) -> str:
@@ -90,7 +98,20 @@ class WriteResult:
 class WriteJob(ErrorTranslator):
     """A write by many tasks: its operation, and the table state that it began with.
 
-    Internal: `root` and `marker`.
+    `Table.begin_write` makes one. It can be pickled and sent to the tasks. Each task calls `write`.
+    One process then calls `commit` with what the tasks returned.
+
+    Internal: `root`, `marker`, `hive_properties` and `new_properties`.
+
+    Attributes:
+        id: A text that no other job has.
+        version: The version of the manifest that the job began with; 0 without a manifest.
+        mode: The mode of the table when the job began, "weak" or "strong".
+        began: The time when the job began.
+        operation: "append", "overwrite" or "overwrite_partitions".
+        where: The predicate whose rows "overwrite" replaces.
+        repeated_snapshot: The snapshot of an earlier job with the same marker, which was committed
+            before this one began; None if there is none. With one, nothing is left to do.
     """
 
     id: str
@@ -101,7 +122,6 @@ class WriteJob(ErrorTranslator):
     operation: str
     where: str
     marker: Marker | None
-    # The snapshot that already had the marker when the job began: nothing is left to do.
     repeated_snapshot: int | None
     # The properties of a table in the Hive-style layout; None for one with a manifest.
     hive_properties: tuple[tuple[str, str], ...] | None = None
@@ -186,6 +206,17 @@ class WriteJob(ErrorTranslator):
         """Write rows into files that are not visible yet.
 
         Internal: `replaced`, with which the rows have columns that say which rows they replace.
+
+        Args:
+            rows: The rows. Columns match by name, in any order; all are required.
+            replaced: Internal.
+
+        Returns:
+            The files, for `commit`. They can be pickled.
+
+        Raises:
+            SchemaMismatch: A column or a value of the rows does not fit the schema.
+            InvalidPredicate: A row does not match the `where` of the job.
         """
         with translate_errors(f"write to {self.root}"):
             return self._write(rows, replaced)
@@ -248,11 +279,27 @@ class WriteJob(ErrorTranslator):
         removed: Sequence[LeafWrite] = (),
         read: Sequence[ReadFootprint] = (),
     ) -> WriteResult:
-        """Commit the files of all tasks: atomically in strong mode, otherwise leaf by leaf.
+        """Commit the files of all tasks: as one snapshot in strong mode, otherwise leaf by leaf.
 
         Internal: `removed` and `read`. `removed` has the removals of a rewrite or of a row job.
         `read` is what the rows were computed from: in strong mode a concurrent change of it is a
         conflict.
+
+        Args:
+            tasks: What `write` has returned in the tasks that succeeded.
+            removed: Internal.
+            read: Internal.
+
+        Returns:
+            The number of rows, partitions and fragments written, and the snapshot.
+
+        Raises:
+            CommitConflict: Another writer changed the schema, the specs or the mode first, or the
+                rows that the job replaces. Or a vacuum removed files of the job.
+            PartialWrite: In weak mode some partitions have the rows, and others do not.
+            UnknownOutcome: The store failed during the commit, and it is unknown whether the
+                commit succeeded.
+            ForeignWrite: In strong mode something else wrote to a partition outside Phalanx.
         """
         if self.repeated_snapshot is not None:
             return WriteResult(0, 0, 0, self.repeated_snapshot, is_repeated=True)

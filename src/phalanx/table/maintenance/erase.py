@@ -84,12 +84,20 @@ _LOGGER = logging.getLogger("phalanx.table")
 class Erased:
     """The result of an erasure.
 
-    `rows` counts the matching rows, including deleted ones that were still stored: for each
-    partition, the most that one of its versions held. `live_rows` of them were visible until now.
-    `files` counts the data files that held them, which are removed; `files_written` the new files
-    with the other rows of those. `partitions` were removed as a whole. `snapshots` have expired,
-    `removed` lists all files removed, and `files_verified` counts the files that were read
-    afterwards to confirm that they hold no matching row.
+    Attributes:
+        where: The predicate whose rows were erased.
+        rows: The number of matching rows, including deleted ones that were still stored. For each
+            partition it counts the most that one of its versions held.
+        live_rows: The number of these rows that were visible until now.
+        files: The number of data files that held such rows. They are removed.
+        files_written: The number of new files, with the other rows of the removed ones.
+        partitions: The number of partitions that were removed as a whole.
+        snapshot: The id of the snapshot that deleted the rows; None in weak mode, and if no visible
+            row matched.
+        snapshots: The ids of the snapshots that expired; none in weak mode.
+        removed: The path, kind, bytes and modification time of each file removed.
+        files_verified: The number of files that were read afterwards, to confirm that they hold no
+            matching row.
     """
 
     where: str

@@ -111,7 +111,16 @@ def parse_limits(options: HealthArguments) -> HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSize:
-    """A partition and its size. `fields` are the ids of its partition fields."""
+    """A partition and its size.
+
+    Attributes:
+        key: The spec and the partition values.
+        fields: The ids of the partition fields.
+        files: The number of data files.
+        rows: The number of rows, without deleted ones.
+        deleted_rows: The number of deleted rows that are still stored.
+        bytes: The size of the data files.
+    """
 
     key: PartitionKey
     fields: tuple[str, ...]
@@ -146,9 +155,17 @@ class PartitionSize:
 class Finding:
     """A problem, and the command that fixes it, for the shell and for Python.
 
-    `partitions` are the worst partitions affected, worst first; `figures` counts all of them.
-    `spec_id` is the spec affected, if there is one. The commands omit the storage options, which
-    may be secret. In Python the table is called `table`.
+    The commands omit the storage options, which may be secret. In Python the table is called
+    `table`.
+
+    Attributes:
+        kind: The kind of problem, such as "compaction" or "tiny-partitions".
+        message: The problem in a sentence.
+        command: The command that fixes it in the shell.
+        python: The call that fixes it in Python.
+        figures: The numbers that the message is based on, by name, over all partitions affected.
+        partitions: The partitions that are affected most, the worst first.
+        spec_id: The spec affected; None if the problem is not one of a spec.
     """
 
     kind: FindingKind
@@ -177,7 +194,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Health(Sequence[Finding]):
-    """The findings about a table, ordered by kind; `more` counts those left out."""
+    """The findings about a table, ordered by kind.
+
+    Attributes:
+        findings: The findings.
+        more: The number of further findings, which are left out.
+    """
 
     findings: tuple[Finding, ...] = ()
     more: int = 0

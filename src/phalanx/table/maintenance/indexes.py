@@ -32,8 +32,14 @@ from phalanx.table.transactions.strong_target import LeafRewrite, RetryableConfl
 class Indexed:
     """The result of building the indexes of a table.
 
-    `left_flat` are the partitions without an index, and why: they have too few rows, and a search
-    reads all of them. `dropped` are the partitions that other writers changed during the call.
+    Attributes:
+        indexes: The indexes that were built where they were missing.
+        partitions: The number of partitions that changed.
+        rows: The number of rows that were indexed.
+        left_flat: The partitions without an index, each with the reason: it has too few rows, and a
+            search reads all of them.
+        dropped: The partitions that were given up, because other writers changed them.
+        snapshots: The ids of the snapshots committed. In weak mode there are none.
     """
 
     indexes: tuple[IndexSpec, ...]

@@ -45,8 +45,18 @@ _LOGGER = logging.getLogger("phalanx.table")
 class Rewritten:
     """The result of a rewrite: files and bytes before and after, and what it left alone.
 
-    `dropped` are the groups whose files other writers changed. `snapshots` are the ones
-    committed; in weak mode there are none.
+    Attributes:
+        plan: The plan. If files were planned again, the first one.
+        groups: The number of groups of files that were rewritten.
+        dropped: The groups that were given up, because other writers changed their files.
+        files_before: The number of files that were replaced.
+        files_after: The number of files that replace them.
+        bytes_before: The size of the files that were replaced.
+        bytes_after: The size of the files that replace them.
+        rows: The number of rows in the new files.
+        snapshots: The ids of the snapshots committed. In weak mode there are none.
+        indexed: The result of indexing the new files; None if the table has no indexes.
+        united: The number of partitions whose several leaves became one.
     """
 
     plan: RewritePlan

@@ -49,7 +49,15 @@ from phalanx.table.transactions.strong_mode import complete_change
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The changes of an upgrade; for a dry run also what it would refuse."""
+    """The changes of an upgrade; for a dry run also what it would refuse.
+
+    Attributes:
+        root: The path or URI of the table.
+        layout: The layout before the upgrade.
+        changes: What changes, one sentence each. Empty if the table has the newest format.
+        refused: What the newest format cannot express, one sentence each; only in a dry run.
+        dry_run: Whether nothing was changed.
+    """
 
     root: str
     layout: str
@@ -191,7 +199,16 @@ def _drop_empty_columns(manifest: Manifest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UpgradePlan:
-    """The changes of an upgrade from the Hive-style layout, to spec fields and to leaves."""
+    """The changes of an upgrade from the Hive-style layout, to spec fields and to leaves.
+
+    Attributes:
+        uri: The path or URI of the table.
+        layout: The layout before the upgrade.
+        spec: The partition spec after the upgrade.
+        fields: The label of each partition field, before and after.
+        added_columns: The columns to add to each leaf, because only its path holds them.
+        partitions: The number of partitions.
+    """
 
     uri: str
     layout: str

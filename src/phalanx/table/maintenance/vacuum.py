@@ -51,8 +51,11 @@ _LOGGER = logging.getLogger("phalanx.table")
 class Vacuumed:
     """What a vacuum removed, or would remove in a dry run.
 
-    `files` has the path, kind, bytes and modification time of each file. `left_alone` maps each
-    leaf from which nothing was removed to the reason.
+    Attributes:
+        snapshots: The ids of the snapshots that expired.
+        files: The path, kind, bytes and modification time of each file removed.
+        left_alone: The leaves from which nothing was removed, each with the reason.
+        dry_run: Whether nothing was changed.
     """
 
     snapshots: tuple[int, ...]

@@ -70,7 +70,11 @@ _BEGINNING_OF_TIME = datetime.min.replace(tzinfo=UTC)
 class Damage:
     """A difference between what was written and what is stored.
 
-    `location` is the Lance table affected, `path` the file in it, if a single file is affected.
+    Attributes:
+        kind: What differs, such as "missing-file" or "wrong-checksum".
+        message: The difference in a sentence, with what to do about it.
+        location: The path or URI of the Lance table affected.
+        path: The file in it; None if the finding is not about a single file.
     """
 
     kind: DamageKind
@@ -88,7 +92,17 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verified(Sequence[Damage]):
-    """The findings of a verification, empty if all is well, and how much was checked."""
+    """The findings of a verification, empty if all is well, and how much was checked.
+
+    Attributes:
+        findings: The differences found.
+        tables: The number of Lance tables checked: the manifest and the leaves.
+        versions: The number of their versions.
+        files: The number of files.
+        bytes: The size of these files.
+        checksums: The number of files that were compared with a checksum.
+        rows: The number of rows read; None without `deep`.
+    """
 
     findings: tuple[Damage, ...]
     tables: int

@@ -37,7 +37,12 @@ _LOGGER = logging.getLogger("phalanx.table")
 class Scan(ErrorTranslator):
     """Rows to read, in the order of the plan and, within a leaf, in the order of the leaf.
 
-    Internal: `location` and `table_schema`.
+    Internal: `location`, `table_schema` and `path_columns`.
+
+    Attributes:
+        plan: The partitions to read.
+        columns: The names of the columns to read, nested fields as "a.b".
+        limit: The most rows to read; None: all.
     """
 
     plan: ScanPlan

@@ -45,7 +45,13 @@ _NOT_REPEATABLE = (
 
 @dataclass(frozen=True, slots=True)
 class MergeCounts:
-    """The numbers of rows that a merge inserted, updated and deleted."""
+    """The result of a merge.
+
+    Attributes:
+        inserted: The number of rows inserted.
+        updated: The number of rows updated.
+        deleted: The number of rows deleted.
+    """
 
     inserted: int = 0
     updated: int = 0

@@ -31,7 +31,12 @@ from phalanx.table.write.operations import (
 
 @dataclass(frozen=True, slots=True)
 class ExpiredPartition:
-    """A partition with rows outside of the retention, and its location."""
+    """A partition with rows outside of the retention.
+
+    Attributes:
+        key: The spec and the partition values.
+        location: The path or URI of the partition.
+    """
 
     key: PartitionKey
     location: str
@@ -44,10 +49,16 @@ class ExpiredPartition:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """The partitions that a retention dropped, or would drop (`dry_run`).
+    """The partitions that a retention dropped, or would drop in a dry run.
 
-    All removed rows match `where`. The `dropped` partitions have no other rows. Those in `partial`
-    may have some; `rows` is the number of rows deleted from them (None: they are left unchanged).
+    Attributes:
+        where: The predicate that all removed rows match.
+        dropped: The partitions dropped: all their rows match `where`.
+        partial: The partitions of which only some rows may match `where`.
+        total_partitions: The number of partitions before.
+        rows: The number of rows deleted from the partitions in `partial`, or to be deleted in a dry
+            run; None: these partitions stay as they are.
+        dry_run: Whether nothing was changed.
     """
 
     where: str

@@ -41,7 +41,11 @@ class Transaction(ErrorTranslator):
     """A block of statements on one snapshot, which become visible together when it ends.
 
     `with table.transaction() as txn:` commits on leaving the block, and discards everything on an
-    exception. Its statements see the snapshot that it began with, and each other.
+    exception. Its statements see the snapshot that it began with, and each other. Methods have the
+    arguments, results and errors of those of `Table`. After the block they raise `PhalanxError`.
+
+    Attributes:
+        snapshot: The id of the committed snapshot; None before the commit, and if nothing changed.
     """
 
     def __init__(self, manifest: Manifest, isolation: Isolation, marker: str | None) -> None:
@@ -57,7 +61,6 @@ class Transaction(ErrorTranslator):
         # Each statement builds on the one before it, whichever thread runs it.
         self._lock = threading.RLock()
         self.snapshot: int | None = None
-        """The committed snapshot; None before the commit, and if nothing changed."""
 
     def _error_location(self) -> Location:
         return self._changes.base.root
@@ -92,7 +95,17 @@ class Transaction(ErrorTranslator):
                 raise
 
     def plan(self, where: str | None = None) -> ScanPlan:
-        """Return which partitions a predicate needs, and why."""
+        """Plan a scan, without reading rows.
+
+        Args:
+            where: The predicate; None: all rows.
+
+        Returns:
+            The partitions that the scan reads, and why.
+
+        Raises:
+            InvalidPredicate: `where` does not parse, or does not fit the schema.
+        """
         with self._lock:
             return plan_scan(*self._plan_read(where))
 
@@ -102,33 +115,105 @@ class Transaction(ErrorTranslator):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> Scan:
-        """Scan the matching rows of the snapshot and of the transaction's own writes."""
+        """Scan the matching rows of the snapshot and of the transaction's own writes.
+
+        Args:
+            where: The predicate; None: all rows.
+            columns: The names of the columns to read, nested fields as "a.b"; None: all.
+            limit: The most rows to read; None: all.
+
+        Returns:
+            A `Scan`, which reads nothing until its `to_arrow`, `to_batches` or `count_rows` is
+            called.
+
+        Raises:
+            InvalidPredicate: `where` does not parse, or does not fit the schema.
+            SchemaMismatch: The table has no such column.
+            InvalidArgument: `columns` is not a list of different names, or `limit` is not a
+                number of rows.
+        """
         with self._lock:
             manifest, _ = self._plan_read(where)
             return make_scan(manifest, where, columns, limit)
 
     def append(self, data: ArrowStreamExportable) -> int:
-        """Add rows, and return how many."""
+        """Add rows, each to its partition under the newest spec.
+
+        Args:
+            data: The rows. Columns match by name, in any order; all are required.
+
+        Returns:
+            The number of rows added.
+
+        Raises:
+            SchemaMismatch: A column or a value of the data does not fit the schema.
+        """
         with self._lock:
             return operations.append(self._manifest, self._run, data)
 
     def overwrite(self, data: ArrowStreamExportable, where: str = "true") -> int:
-        """Replace the rows that match `where` by rows that match it too; return the rows added."""
+        """Replace the rows that match `where`; by default all.
+
+        Args:
+            data: The new rows, each of which must match `where`.
+            where: The rows to replace.
+
+        Returns:
+            The number of rows written.
+
+        Raises:
+            InvalidPredicate: `where` does not parse or fit the schema, or a data row does not
+                match it.
+            SchemaMismatch: The data does not fit the schema.
+        """
         with self._lock:
             return operations.overwrite(self._manifest, self._run, data, where)
 
     def overwrite_partitions(self, data: ArrowStreamExportable) -> int:
-        """Replace the partitions of the data, and return the rows added."""
+        """Replace the partitions under the newest spec that the data has rows for.
+
+        Args:
+            data: The new rows.
+
+        Returns:
+            The number of rows written.
+
+        Raises:
+            SchemaMismatch: The data does not fit the schema.
+        """
         with self._lock:
             return operations.overwrite_partitions(self._manifest, self._run, data)
 
     def delete(self, where: str) -> int:
-        """Remove the rows that match, and return how many."""
+        """Delete the rows that match.
+
+        Args:
+            where: The rows to delete. A row for which it is NULL stays.
+
+        Returns:
+            The number of rows deleted.
+
+        Raises:
+            InvalidPredicate: `where` does not parse, or does not fit the schema.
+        """
         with self._lock:
             return operations.delete(self._manifest, self._run, where)
 
     def update(self, where: str, assignments: Mapping[str, str]) -> int:
-        """Assign new values to the rows that match, and return how many."""
+        """Give the rows that match new values.
+
+        Args:
+            where: The rows to update.
+            assignments: For each column to set a SQL expression over the old row.
+
+        Returns:
+            The number of rows updated.
+
+        Raises:
+            InvalidPredicate: `where` or an expression does not parse, or does not fit the schema.
+            SchemaMismatch: There is no such column, or a new value does not fit it.
+            InvalidArgument: `assignments` is empty, names a column twice, or has no SQL text.
+        """
         with self._lock:
             return update.update(self._manifest, self._run, where, assignments)
 
@@ -140,14 +225,40 @@ class Transaction(ErrorTranslator):
         when_matched: WhenMatched = "update",
         when_not_matched: WhenNotMatched = "insert",
     ) -> MergeCounts:
-        """Replace the rows whose key is in the data, insert the others, and return the counts."""
+        """Update the rows that have the key of a data row, and insert the other data rows.
+
+        Args:
+            data: The rows. A key must not occur twice.
+            on: The column, or columns, of the key.
+            when_matched: "update" replaces the whole row, "delete" removes it, "ignore" keeps it.
+            when_not_matched: "insert" adds the data row, "ignore" leaves it out.
+
+        Returns:
+            The number of rows inserted, updated and deleted.
+
+        Raises:
+            SchemaMismatch: The data does not fit the schema or has a key twice, or there is no
+                such key column.
+            InvalidArgument: `when_matched`, `when_not_matched` or `on` is none of the above.
+        """
         with self._lock:
             return merge.merge_rows(
                 self._manifest, self._run, data, on, when_matched, when_not_matched
             )
 
     def drop_partitions(self, where: str) -> int:
-        """Drop the partitions of which all rows match, and return how many."""
+        """Drop each partition whose rows all match. Decides by partition values; reads no data.
+
+        Args:
+            where: The partitions to drop.
+
+        Returns:
+            The number of partitions dropped.
+
+        Raises:
+            InvalidPredicate: `where` does not parse or fit the schema, or a partition may match
+                in part.
+        """
         with self._lock:
             return operations.drop_partitions(self._manifest, self._run, where)
 
