@@ -39,7 +39,7 @@ from phalanx.table.imports.tasks import (
 )
 from phalanx.table.jobs.small_files import combine_small_files
 from phalanx.table.jobs.write_job import WriteResult
-from phalanx.table.maintenance.rewrite import GroupWork
+from phalanx.table.maintenance.group_tasks import GroupWork
 from phalanx.table.table import Table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,11 +22,13 @@ from phalanx.storage.leaf import indexes as leaf_indexes
 from phalanx.storage.leaf.indexes import BuiltIndex, IndexPlan
 from phalanx.storage.manifest.changes import write_properties
 from phalanx.storage.manifest.manifest import Manifest
-from phalanx.table.maintenance.rewrite import MAX_ATTEMPTS, run_tasks
+from phalanx.table.maintenance.group_tasks import MAX_ATTEMPTS, retry_dropped, run_tasks
 from phalanx.table.read.inspection import bytes_of
 from phalanx.table.read.rewrite_planning import PlannedLeaf, plan_rewrite_files
 from phalanx.table.transactions.strong_mode import TransactionStart
 from phalanx.table.transactions.strong_target import LeafRewrite, RetryableConflict, StrongTarget
+
+_LOGGER = logging.getLogger("phalanx.table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,15 @@ class Indexed:
     left_flat: tuple[tuple[PartitionKey, str], ...] = ()
     dropped: tuple[PartitionKey, ...] = ()
     snapshots: tuple[int, ...] = ()
+
+    def combine(self, later: Indexed) -> Indexed:
+        """Return the sum of this attempt and a later one for what this one gave up."""
+        return replace(
+            later,
+            partitions=self.partitions + later.partitions,
+            rows=self.rows + later.rows,
+            snapshots=self.snapshots + later.snapshots,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -169,10 +181,16 @@ def drop_index(load_manifest: Callable[[], Manifest], name: str) -> int:
         )
     rest = tuple(each for each in manifest.properties.indexes if each.name != name)
     write_properties(manifest, replace(manifest.properties, indexes=rest))
-    result = _retry_dropped(
-        load_manifest, lambda start: _run_once(start, (spec,), None, None, False, drop=True)
+    done = retry_dropped(
+        lambda: _run_once(load_manifest(), (spec,), None, None, False, drop=True),
+        "removal of an index",
+        "partition",
     )
-    return result.partitions
+    _LOGGER.info(
+        "Dropped the index %s of %s, in %s",
+        *(name, manifest.root, format_count(done.partitions, "partition")),
+    )
+    return done.partitions
 
 
 def _declare(
@@ -191,6 +209,10 @@ def _declare(
         try:
             write_properties(manifest, replace(properties, indexes=(*rest, spec)))
         except CommitConflict:
+            _LOGGER.debug(
+                "Another writer changed the properties of %s; declaring the index %s again",
+                *(manifest.root, spec.name),
+            )
             continue
         return spec, before is not None and replace(before, min_rows=spec.min_rows) != spec
     raise CommitConflict(
@@ -208,27 +230,9 @@ def _build_missing(
 ) -> Indexed:
     if not specs:
         return Indexed(())
-    return _retry_dropped(
-        load_manifest, lambda start: _run_once(start, specs, where, spark, rebuild)
+    return retry_dropped(
+        lambda: _run_once(load_manifest(), specs, where, spark, rebuild), "indexing", "partition"
     )
-
-
-def _retry_dropped(
-    load_manifest: Callable[[], Manifest], attempt: Callable[[Manifest], Indexed]
-) -> Indexed:
-    """Run attempts until none drops partitions, at most `MAX_ATTEMPTS`; return their sum."""
-    done = attempt(load_manifest())
-    for _ in range(MAX_ATTEMPTS - 1):
-        if not done.dropped:
-            break
-        more = attempt(load_manifest())
-        done = replace(
-            more,
-            partitions=done.partitions + more.partitions,
-            rows=done.rows + more.rows,
-            snapshots=done.snapshots + more.snapshots,
-        )
-    return done
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +291,17 @@ def _run_once(
         if changes := tuple(each for each in results if each.is_change):
             built.append((leaf_plan.leaf, changes))
     committed, snapshot = _apply(manifest, start, built)
+    rows = sum(each.rows for results in committed.values() for each in results)
+    if committed and not drop:
+        _LOGGER.info(
+            "Indexed %s in %s of %s: %s",
+            *(format_count(rows, "row"), format_count(len(committed), "partition"), manifest.root),
+            ", ".join(each.name for each in specs),
+        )
     return Indexed(
         specs,
         len(committed),
-        sum(each.rows for results in committed.values() for each in results),
+        rows,
         tuple(small),
         tuple(leaf.key for leaf, _ in built if leaf.object_id not in committed),
         () if snapshot is None else (snapshot,),

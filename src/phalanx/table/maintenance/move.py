@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 from phalanx.arguments import ProgressCallback
 from phalanx.errors import InvalidSpec
 from phalanx.model.schema.rows import to_row_schema
+from phalanx.planning.formatting import format_count
 from phalanx.planning.rewrite import (
     MultiSpecPartitionFilter,
     RewriteGroup,
@@ -20,6 +22,7 @@ from phalanx.planning.rewrite import (
 )
 from phalanx.storage.commit.writing import LeafWrite, plan_emptying
 from phalanx.storage.lance.failures import translate_errors
+from phalanx.storage.lance.location import Location
 from phalanx.storage.lance.parallel import WRITE_THREADS, map_parallel
 from phalanx.storage.leaf.leaf import FragmentChange, write_files
 from phalanx.storage.leaf.reading import LeafScan
@@ -28,7 +31,8 @@ from phalanx.storage.state.table_state import DuplicatePartition, Leaves, TableS
 from phalanx.storage.streams.shuffle import resize_for_writing
 from phalanx.table.jobs.task_files import TaskFiles
 from phalanx.table.jobs.write_job import REWRITE, WriteJob
-from phalanx.table.maintenance.rewrite import Rewritten, retry_dropped_groups, run_tasks
+from phalanx.table.maintenance.group_tasks import retry_dropped, run_tasks
+from phalanx.table.maintenance.rewrite import Rewritten, log_plan
 from phalanx.table.read.inspection import bytes_of
 from phalanx.table.read.rewrite_planning import (
     PlannedFiles,
@@ -41,6 +45,8 @@ from phalanx.table.transactions.strong_target import RetryableConflict
 from phalanx.table.write.incoming_rows import Target
 from phalanx.table.write.operations import REPEAT_CALL
 from phalanx.table.write.transaction import run_in_transaction
+
+_LOGGER = logging.getLogger("phalanx.table")
 
 
 def plan_move(manifest: Manifest, options: RewriteOptions, target: int) -> PlannedFiles:
@@ -107,19 +113,30 @@ class Move:
                 return Rewritten(files.plan)
             strong.set_mode(manifest, "strong", returns=True)
         elif not manifest.properties.returns_to_weak:
-            return retry_dropped_groups(self._run_once)
+            return self._run_attempts(manifest.root)
         try:
-            return replace(retry_dropped_groups(self._run_once), snapshots=())
+            return replace(self._run_attempts(manifest.root), snapshots=())
         finally:
             manifest = self.load_manifest()
             if manifest.properties.returns_to_weak:
                 strong.set_mode(manifest, "weak")
+
+    def _run_attempts(self, root: Location) -> Rewritten:
+        done = retry_dropped(self._run_once, "move", "group")
+        if done.files_before:
+            _LOGGER.info(
+                "Moved %s of %s to spec %d: %s, %s",
+                *(format_count(done.files_before, "file"), root, self.target),
+                *(format_count(done.files_after, "new file"), format_count(done.rows, "row")),
+            )
+        return done
 
     def _run_once(self) -> Rewritten:
         manifest = self.load_manifest()
         job = WriteJob.begin(manifest, REWRITE)
         files = plan_move(manifest.at_version(job.version), self.options, self.target)
         groups = files.plan.groups
+        log_plan(f"a move to spec {self.target}", manifest, files.plan)
         written = self._run_groups(job, files, groups)
         remaining = list(groups)
         while remaining:
@@ -133,6 +150,10 @@ class Move:
                 undisturbed = _select_undisturbed(self.load_manifest(), files, remaining)
                 if len(undisturbed) == len(remaining):
                     raise
+                _LOGGER.debug(
+                    "Other writers changed %s during the move; committing the others",
+                    format_count(len(remaining) - len(undisturbed), "group"),
+                )
                 remaining = undisturbed
                 continue
             return _summarize(
@@ -261,6 +282,10 @@ def unite_leaves(load_manifest: Callable[[], Manifest], options: RewriteOptions)
         count = run_in_transaction(load_manifest(), lambda target: _unite_rows(target, options))
         if not load_manifest().properties.returns_to_weak:
             run_in_transaction(load_manifest(), lambda target: _drop_empty_leaves(target, options))
+        if count:
+            _LOGGER.info(
+                "United the leaves of %s of %s", format_count(count, "partition"), current.root
+            )
         return count
     finally:
         current = load_manifest()

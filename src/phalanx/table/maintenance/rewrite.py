@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import math
-import pickle
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
-
-import pyarrow as pa
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from phalanx.arguments import ProgressCallback
 from phalanx.errors import CommitConflict, InvalidArgument
 from phalanx.planning.formatting import format_bytes, format_count
 from phalanx.planning.rewrite import RewriteGroup, RewriteOptions, RewritePlan
-from phalanx.planning.splits import choose_task_bytes, pack_in_tasks
 from phalanx.storage.commit.late_commits import was_strong_since
 from phalanx.storage.commit.publishing import publish
 from phalanx.storage.commit.writing import format_partitions
 from phalanx.storage.lance.failures import translate_errors
 from phalanx.storage.lance.location import Location
-from phalanx.storage.lance.parallel import WRITE_THREADS, map_parallel
+from phalanx.storage.lance.parallel import map_parallel
 from phalanx.storage.leaf import compaction
 from phalanx.storage.leaf.compaction import CompactedFiles
 from phalanx.storage.manifest.manifest import Manifest
 from phalanx.storage.state.table_state import TableState
-from phalanx.table.jobs.work import runner_for
+from phalanx.table.maintenance.group_tasks import retry_dropped, run_tasks
+from phalanx.table.maintenance.indexes import Indexed
 from phalanx.table.read.inspection import bytes_of
 from phalanx.table.read.rewrite_planning import PlannedFiles, PlannedLeaf, plan_rewrite_files
 from phalanx.table.transactions.strong_mode import TransactionStart, complete_change
@@ -37,7 +32,6 @@ from phalanx.table.transactions.strong_target import LeafRewrite, RetryableConfl
 
 # Iceberg's default of `partial-progress.max-commits`.
 DEFAULT_MAX_COMMITS = 10
-MAX_ATTEMPTS = 3
 _LOGGER = logging.getLogger("phalanx.table")
 
 
@@ -68,9 +62,7 @@ class Rewritten:
     bytes_after: int = 0
     rows: int = 0
     snapshots: tuple[int, ...] = ()
-    # The result of indexing the new files, if the table has indexes.
-    indexed: Any = None
-    # The number of partitions whose several leaves became one.
+    indexed: Indexed | None = None
     united: int = 0
 
     def combine(self, later: Rewritten) -> Rewritten:
@@ -151,75 +143,6 @@ class CompactTask:
             )
 
 
-class GroupTask(Protocol):
-    """The task of one group."""
-
-    @property
-    def group(self) -> int:
-        """The id of the group."""
-
-    @property
-    def bytes(self) -> int:
-        """The size of the input."""
-
-    def run(self) -> Any:
-        """Run the task and return its result, which must be picklable."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupWork:
-    """Group tasks as work for Spark, with small ones packed into one Spark task."""
-
-    tasks: tuple[tuple[GroupTask, ...], ...]
-    schema: pa.Schema = field(
-        default=pa.schema([("group", pa.int64()), ("done", pa.binary())]), init=False
-    )
-
-    def select_columns(self, names: Sequence[str]) -> GroupWork:
-        """Return the same work: every column is needed."""
-        return self
-
-    def without_tasks(self) -> GroupWork:
-        """Return the same work without its tasks, as it is sent along with a single task."""
-        return GroupWork(())
-
-    def batches(self, task: tuple[GroupTask, ...]) -> Iterator[pa.RecordBatch]:
-        """Run the group tasks of one Spark task and yield a row for each."""
-        for each in task:
-            row = {"group": each.group, "done": pickle.dumps(each.run())}
-            yield pa.RecordBatch.from_pylist([row], self.schema)
-
-
-def run_tasks(
-    tasks: Sequence[GroupTask], spark: Any, report: Callable[[int], None]
-) -> dict[int, Any]:
-    """Run tasks on Spark executors or in threads; return the result of each group by id.
-
-    Calls `report` with the number of finished groups. On Spark this is a lower bound, because only
-    the number of finished tasks is known, and not which.
-    """
-    if spark is not None and tasks:
-        size = choose_task_bytes(sum(task.bytes for task in tasks), None)
-        work = GroupWork(tuple(pack_in_tasks(tasks, lambda task: task.bytes, size)))
-        finished_groups = [0, *itertools.accumulate(sorted(map(len, work.tasks)))]
-        rows = runner_for(spark).collect(
-            work, lambda tasks_done: report(finished_groups[min(tasks_done, len(work.tasks))])
-        )
-        return {row["group"]: pickle.loads(row["done"]) for row in rows}
-    count, lock = 0, threading.Lock()
-
-    def run(task: GroupTask) -> Any:
-        nonlocal count
-        result = task.run()
-        with lock:
-            count += 1
-            report(count)
-        return result
-
-    results = map_parallel(run, tasks, WRITE_THREADS)
-    return {task.group: result for task, result in zip(tasks, results, strict=True)}
-
-
 # ── on the driver ────────────────────────────────────────────────────────────────────────────
 
 
@@ -236,14 +159,13 @@ def count_commits(partial_progress: object, max_commits: object) -> int:
     return max_commits if partial_progress else 1
 
 
-def retry_dropped_groups(attempt: Callable[[], Rewritten]) -> Rewritten:
-    """Run attempts until none drops groups, at most `MAX_ATTEMPTS`; return their sum."""
-    done = attempt()
-    for _ in range(MAX_ATTEMPTS - 1):
-        if not done.dropped:
-            break
-        done = done.combine(attempt())
-    return done
+def log_plan(what: str, state: TableState, plan: RewritePlan) -> None:
+    """Log a plan for debugging."""
+    _LOGGER.debug(
+        "Planned %s of %s: %d of %s in %s",
+        *(what, state.root, plan.rewritten_files, format_count(plan.total_files, "file")),
+        format_count(len(plan.ids), "group"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +183,13 @@ class Compaction:
 
         Files that other writers change during the call are retried, and finally skipped.
         """
-        done = retry_dropped_groups(self._run_once)
-        _LOGGER.info(
-            "Rewrote %d files of %s into %d",
-            *(done.files_before, self.load_state().root, done.files_after),
-        )
+        done = retry_dropped(self._run_once, "rewrite", "group")
+        if done.files_before:
+            _LOGGER.info(
+                "Rewrote %s of %s into %d, %s",
+                *(format_count(done.files_before, "file"), self.load_state().root),
+                *(done.files_after, format_count(done.rows, "row")),
+            )
         return done
 
     def _run_once(self) -> Rewritten:
@@ -276,6 +200,7 @@ class Compaction:
             state = start.base
         files = plan_rewrite_files(state, self.options)
         groups = files.plan.groups
+        log_plan("a rewrite", state, files.plan)
         done: dict[int, CompactedFiles] = {}
         snapshots: list[int] = []
         for first in range(0, len(groups), size := math.ceil(len(groups) / self.commits) or 1):
