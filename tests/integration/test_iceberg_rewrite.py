@@ -257,7 +257,7 @@ def test_a_group_without_rows_leaves_no_file(
     assert table.scan().count() == 0
     (line,) = (each.getMessage() for each in caplog.records if each.name == "phalanx.foreign")
     assert line.startswith(f"Committed snapshot {done.snapshots[0]} of the Iceberg table ")
-    assert line.endswith("rewrote 1 files into 0")
+    assert line.endswith("rewrote 1 file into 0")
 
 
 def test_nan_and_both_zeros_as_partition_values_lose_and_double_no_row(

@@ -1,8 +1,10 @@
 """The snippets of the documentation run, and print what their comments say."""
 
 import contextlib
+import logging
 import re
 import shlex
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,17 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_SNIPPETS = [page for page in PAGES if "```python\n" in page.read_text(encoding="utf-8")]
 
 
+@pytest.fixture
+def restored_logger() -> Iterator[None]:
+    """Remove what a snippet adds to the logger of Phalanx."""
+    logger = logging.getLogger("phalanx")
+    level, handlers = logger.level, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("restored_logger")
 @pytest.mark.parametrize("page", WITH_SNIPPETS, ids=lambda page: page.stem)
 def test_snippets_print_what_they_promise(
     page: Path,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -39,6 +40,7 @@ from phalanx.storage.manifest.partition_rows import build_spec_namespace_row
 from phalanx.storage.state.properties import Properties
 from phalanx.table.transactions.strong_mode import check_leaves_alignable, complete_change
 
+_LOGGER = logging.getLogger("phalanx.table")
 SchemaChange = Callable[[Properties], Properties]
 
 
@@ -56,6 +58,7 @@ def evolve(manifest: Manifest, partition_by: PartitionBy) -> tuple[Manifest, Par
     if manifest.properties.mode == "strong":
         return complete_change(manifest), spec
     _insert_spec_namespace(manifest)
+    _LOGGER.info("Evolved %s to spec %d by %s", manifest.root, spec.id, spec.label(start.schema))
     return manifest.load_latest(), spec
 
 
@@ -174,7 +177,14 @@ def change_schema(
         manifest = _change_columns(manifest, lambda latest: widen_columns(latest, wider))
         # Other writers may have changed properties without raising the epoch.
         changed = change(manifest.properties)
-    return finish_change(change_properties(manifest, dataclasses.replace(changed, pending=pending)))
+    manifest = change_properties(manifest, dataclasses.replace(changed, pending=pending))
+    if manifest.properties.mode == "weak":
+        # In strong mode the change is a snapshot, which is logged.
+        _LOGGER.info(
+            "Changed the schema of %s: %s",
+            *(manifest.root, ", ".join([name, *(f"{key} {arguments[key]}" for key in arguments)])),
+        )
+    return finish_change(manifest)
 
 
 def finish_change(manifest: Manifest) -> Manifest:

@@ -126,10 +126,10 @@ def _rewrite_group(
             f"{str(error).rstrip('.')}. The group is unchanged."
         ) from error
     _LOGGER.info(
-        "Committed snapshot %d of the Iceberg table %s: rewrote %d files into %d",
+        "Committed snapshot %d of the Iceberg table %s: rewrote %s into %d",
         snapshot_id,
         state.name,
-        len(group.files),
+        format_count(len(group.files), "file"),
         len(written.files),
     )
     return IcebergRewritten(
@@ -152,6 +152,10 @@ def _commit_group(current: _CurrentGroup, written: NewFiles) -> int:
             table = current.state.iceberg
             return replace_files(table, current.read_data_files(), written.files, current.manifests)
         except CommitFailedException:
+            _LOGGER.debug(
+                "Another writer committed to the Iceberg table %s before group %d; trying again",
+                *(current.state.name, current.group.id),
+            )
             current = _CurrentGroup(current.state.reload(), current.group)
         except ValidationException as error:
             raise current.conflict(str(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ from phalanx.storage.state.naming import spec_namespace
 from phalanx.storage.state.properties import WRITER_FLAG, Properties
 
 _PRIMARY_KEY = {PRIMARY_KEY.encode(): b"0"}
+_LOGGER = logging.getLogger("phalanx.storage")
 _FIXED_COLUMNS = [
     pa.field("object_id", pa.string(), nullable=False, metadata=_PRIMARY_KEY),
     pa.field("object_type", pa.string(), nullable=False),
@@ -43,6 +45,7 @@ def create_namespace(
     `with_head` prepares it for its first snapshot.
     """
     install_manifest(root, build_manifest(root, properties, with_head=with_head))
+    _log_creation(root, properties)
     return Manifest.open(root)
 
 
@@ -66,6 +69,13 @@ def stage_namespace(
         made = manifest.load_latest().dataset
         # As one version, with the number that every new manifest has.
         install_manifest(root, _write_in_memory(root, made.to_table(), made.metadata))
+    _log_creation(root, properties)
+
+
+def _log_creation(root: Location, properties: Properties) -> None:
+    """Log the creation in weak mode; in strong mode the first snapshot is logged."""
+    if properties.mode == "weak":
+        _LOGGER.info("Created %s", root)
 
 
 def build_manifest(

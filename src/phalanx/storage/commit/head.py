@@ -28,6 +28,7 @@ from phalanx.errors import (
 )
 from phalanx.model.specs.partition_key import PartitionKey
 from phalanx.model.stored_json import COUNT, ZONED_TIME, Rule, read_object
+from phalanx.planning.formatting import format_count
 from phalanx.planning.pruning.leaf_columns import LEAF_LOCATION, LEAF_OBJECT_ID, MANIFEST_ROW
 from phalanx.storage.commit.history_rows import (
     DROP_METADATA,
@@ -303,9 +304,10 @@ def commit(
         if not is_open or not _was_committed(manifest, snapshot, marker_texts_of(marker), error):
             raise
     _LOGGER.info(
-        "Committed snapshot %d of %s: %s, %d partitions, %d rows added, %s removed",
-        *(number, manifest.root, operation, snapshot["partitions"], snapshot["rows_added"]),
-        "unknown" if dropped else snapshot["rows_removed"],
+        "Committed snapshot %d of %s: %s, %s, %s added, %s removed",
+        *(number, manifest.root, operation, format_count(snapshot["partitions"], "partition")),
+        format_count(snapshot["rows_added"], "row"),
+        "unknown" if dropped else f"{snapshot['rows_removed']:,}",
     )
     return number
 

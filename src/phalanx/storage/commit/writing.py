@@ -20,6 +20,7 @@ from phalanx.model.schema.grouping import find_positions
 from phalanx.model.schema.schema import Schema
 from phalanx.model.specs.partition_key import PartitionKey, group_by_partition, read_keys
 from phalanx.model.specs.spec import PartitionSpec
+from phalanx.planning.formatting import format_count
 from phalanx.planning.pruning.fields import list_source_columns
 from phalanx.planning.pruning.leaf_columns import LEAF_LOCATION, LEAF_OBJECT_ID, list_leaf_versions
 from phalanx.storage.commit.late_commits import includes_versions, was_strong_since
@@ -272,12 +273,26 @@ class WeakTarget:
 
     def apply(self, writes: Sequence[LeafWrite], operation: str, advice: str) -> int:
         """Apply each write; return the number of rows removed. `PartialWrite` says what failed."""
+        try:
+            return self._apply(writes, operation, advice)
+        except PartialWrite as error:
+            counts = f"{len(error.written):,} written, {len(error.not_written):,} not written"
+            if error.unknown:
+                counts += f", {len(error.unknown):,} unknown"
+            _LOGGER.info(
+                "Changed partitions of %s only in part: %s, %s",
+                *(self.state.root, operation, counts),
+            )
+            raise
+
+    def _apply(self, writes: Sequence[LeafWrite], operation: str, advice: str) -> int:
         done = apply_to_leaves(writes, self.state, advice)
         removed = sum(each.removed for each in done.values())
-        if done:
+        if count := sum(bool(each.versions) for each in done.values()):
             _LOGGER.info(
-                "Changed %d partitions of %s: %s, %d rows removed",
-                *(len(done), self.state.root, operation, removed),
+                "Changed %s of %s: %s, %s removed",
+                *(format_count(count, "partition"), self.state.root, operation),
+                format_count(removed, "row"),
             )
         now = self.state.load_latest() if writes else self.state
         if now.layout != self.state.layout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ from phalanx.storage.leaf.leaf import LeafCreator, create_leaf_once
 from phalanx.storage.manifest.manifest import MANIFEST_DIRECTORY, Manifest
 from phalanx.storage.state.table_state import TableState
 
+_LOGGER = logging.getLogger("phalanx.storage")
+
 
 def create_hive_table(root: Location, properties: HiveProperties) -> HiveRoot:
     """Create a table without partitions; its properties go to a manifest if one exists."""
@@ -43,6 +46,7 @@ def create_hive_table(root: Location, properties: HiveProperties) -> HiveRoot:
     if not made:
         raise _already_exists(root)
     fault_point(FaultPoint.MANIFEST_CREATED)
+    _LOGGER.info("Created %s", root)
     return HiveRoot(root, raw_properties, has_manifest=in_manifest is not None)
 
 

@@ -70,7 +70,7 @@ def retry_conflicts(
         longest = took if eager else took * min(2**state.attempt_number, _MAX_WAIT)
         seconds = random.uniform(0, longest)
         _LOGGER.debug(
-            "Attempt %d lost the race against another commit; retrying in %.3f s",
+            "Another writer committed before attempt %d; retrying in %.3f s",
             *(state.attempt_number, seconds),
         )
         return seconds

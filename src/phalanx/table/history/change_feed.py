@@ -14,6 +14,7 @@ but not the row after it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from phalanx.errors import InvalidArgument, PhalanxError, SchemaMismatch
 from phalanx.model.predicates.rendering import summarize
 from phalanx.model.schema.schema import Schema
 from phalanx.planning.change_plan import ChangePlan, PlannedChange
+from phalanx.planning.formatting import format_count
 from phalanx.planning.pruning.leaf_columns import LEAF_OBJECT_ID
 from phalanx.planning.pruning.scan_plan import PlannedPartition, ScanPlan
 from phalanx.planning.splits import choose_task_bytes, pack_in_tasks
@@ -62,6 +64,7 @@ _BATCH_LEAVES = 64
 # Small, because other tasks run on the same machine.
 _FRAGMENTS_AHEAD = 2
 Item = TypeVar("Item")
+_LOGGER = logging.getLogger("phalanx.table")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,6 +228,10 @@ def plan_changes_between(
         summarize(scan.plan.predicate),
         tuple(_plan_change(leaf.change, planned[leaf.change.object_id]) for leaf in leaves),
         len(changes),
+    )
+    _LOGGER.debug(
+        "Planned the changes of %s from snapshot %d to %d: %d of %s",
+        *(manifest.root, first, last, len(leaves), format_count(len(changes), "changed partition")),
     )
     return ChangeFeed(plan, read_as.properties.schema, scan.columns, manifest, leaves)
 

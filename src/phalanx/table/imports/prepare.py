@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ from phalanx.table.maintenance.upgrade import UpgradePlan
 from phalanx.table.opening import create, open
 from phalanx.table.table import Table
 
+_LOGGER = logging.getLogger("phalanx.table")
 _PARQUET_ID = b"PARQUET:field_id"
 
 
@@ -141,6 +143,11 @@ class PreparedImport:
             ImportSize.of([part.unit for part in left]),
             len(chunks),
             notes=source.notes,
+        )
+        _LOGGER.debug(
+            "Planned an import of %s into %s: %s in %s left",
+            *(source.location, root, format_count(plan.remaining.files, "file")),
+            format_count(len(chunks), "chunk"),
         )
         return cls(source, root, table, stored, prefix, chunk_bytes, plan)
 

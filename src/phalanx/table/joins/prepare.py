@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -13,7 +14,8 @@ from phalanx.errors import PhalanxError
 from phalanx.model.predicates.predicate import TRUE, Predicate
 from phalanx.model.predicates.rendering import to_datafusion
 from phalanx.model.specs.partition_key import PartitionKey, to_python_values
-from phalanx.planning.joins.keys import JoinOn, resolve_join_keys
+from phalanx.planning.formatting import format_count
+from phalanx.planning.joins.keys import JoinKey, JoinOn, resolve_join_keys
 from phalanx.planning.joins.leaves import JoinedTable, JoinFragment, JoinLeaf, SpecLeaves
 from phalanx.planning.joins.plan import JoinPlan, build_join_plan
 from phalanx.planning.pruning.leaf_columns import LEAF_COLUMNS, list_leaf_versions
@@ -29,6 +31,7 @@ from phalanx.table.read.inspection import bytes_of
 from phalanx.table.read.scan import bind_where, plan_scan
 from phalanx.table.table import Table
 
+_LOGGER = logging.getLogger("phalanx.table")
 Joinable: TypeAlias = Table | str | os.PathLike[str]
 
 
@@ -50,9 +53,7 @@ def plan_join(
         _load_manifest(table, storage_options) for table in (left, right)
     )
     keys = resolve_join_keys(on, left_manifest.properties.schema, right_manifest.properties.schema)
-    return build_join_plan(
-        _plan_side(left_manifest, left_where), _plan_side(right_manifest, right_where), keys
-    )
+    return _build_plan(left_manifest, left_where, right_manifest, right_where, keys)
 
 
 def prepare_join(
@@ -75,9 +76,7 @@ def prepare_join(
     schemas = left_manifest.properties.schema, right_manifest.properties.schema
     keys = resolve_join_keys(on, *schemas)
     columns = resolve_join_columns(keys, *schemas, how, left_columns, right_columns)
-    plan = build_join_plan(
-        _plan_side(left_manifest, left_where), _plan_side(right_manifest, right_where), keys
-    )
+    plan = _build_plan(left_manifest, left_where, right_manifest, right_where, keys)
     readers = [
         SideReader(
             manifest.properties.schema,
@@ -88,6 +87,25 @@ def prepare_join(
         for manifest, is_left in ((left_manifest, True), (right_manifest, False))
     ]
     return plan, JoinReader(readers[0], readers[1], columns, memory)
+
+
+def _build_plan(
+    left: Manifest,
+    left_where: str | None,
+    right: Manifest,
+    right_where: str | None,
+    keys: Sequence[JoinKey],
+) -> JoinPlan:
+    plan = build_join_plan(_plan_side(left, left_where), _plan_side(right, right_where), keys)
+    left_count, right_count = (
+        sum(len(spec.leaves) for spec in side.specs) for side in (plan.left, plan.right)
+    )
+    _LOGGER.debug(
+        "Planned a join of %s and %s: %s with %s",
+        *(left.root, right.root, format_count(left_count, "partition")),
+        format_count(right_count, "partition"),
+    )
+    return plan
 
 
 def _load_manifest(table: Joinable, storage_options: dict[str, str] | None) -> Manifest:

@@ -253,7 +253,8 @@ class _Erasure:
         """Erase, remove files and verify; repeat while other writers leave matching rows."""
         removed: list[Debris] = []
         snapshots: list[int] = []
-        for _ in range(_MAX_ROUNDS):
+        for number in range(1, _MAX_ROUNDS + 1):
+            _LOGGER.debug("Searching %s for rows to erase, round %d", self.manifest.root, number)
             if not head.retry_commit(self._erase_newest, self.manifest, "the erasure", eager=True):
                 break
             # All files written so far must be older than the new horizon.
@@ -283,10 +284,13 @@ class _Erasure:
             pa.concat_tables(map(to_file_table, [Debris((), {}), *removed])),
             self._verify(),
         )
-        _LOGGER.info(
-            "Erased %d rows of %s: rewrote %d files, expired %d snapshots",
-            *(sum(self.rows.values()), self.manifest.root, len(self.files), len(snapshots)),
-        )
+        if done.removed.num_rows:
+            _LOGGER.info(
+                "Erased %s of %s: %s and %s removed, %s expired",
+                *(format_count(done.rows, "row"), self.manifest.root),
+                *(format_count(done.files, "file"), format_count(done.partitions, "partition")),
+                format_count(len(snapshots), "snapshot"),
+            )
         return done
 
     # ── the two commits ──────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +46,8 @@ from phalanx.storage.manifest.manifest import Manifest
 from phalanx.storage.manifest.rows import LANCE_ROW_ADDRESS
 from phalanx.storage.state.properties import EXPRESSIONS_LAYOUT, NAMESPACE_LAYOUT
 from phalanx.table.transactions.strong_mode import complete_change
+
+_LOGGER = logging.getLogger("phalanx.table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ def _upgrade_expressions(manifest: Manifest, dry_run: bool) -> Upgrade:
         if read_head(manifest) is not None:
             manifest = complete_change(manifest, "upgrade")
         _drop_empty_columns(manifest)
+        _log_upgrade(manifest, EXPRESSIONS_LAYOUT)
     return found
 
 
@@ -213,9 +217,7 @@ class UpgradePlan:
     uri: str
     layout: str
     spec: PartitionSpec
-    # The label of each field, before and after.
     fields: tuple[tuple[str, str], ...]
-    # The columns to add to each leaf, because only its path holds them.
     added_columns: tuple[str, ...]
     partitions: int
 
@@ -271,7 +273,9 @@ def upgrade_hive(root: HiveRoot, plan: UpgradePlan) -> Manifest:
         # Another process may have upgraded it concurrently.
         if isinstance(root.load_latest(), HiveRoot):
             raise
-    return _clean_up_hive(root.root, root.raw_properties)
+    manifest = _clean_up_hive(root.root, root.raw_properties)
+    _log_upgrade(manifest, root.layout)
+    return manifest
 
 
 def finish_hive_upgrade(manifest: Manifest) -> bool:
@@ -280,6 +284,10 @@ def finish_hive_upgrade(manifest: Manifest) -> bool:
     if stated:
         _clean_up_hive(manifest.root, stated)
     return bool(stated)
+
+
+def _log_upgrade(manifest: Manifest, layout: str) -> None:
+    _LOGGER.info("Upgraded %s from the layout %s to the newest format", manifest.root, layout)
 
 
 def _clean_up_hive(root: Location, stated: Mapping[str, str]) -> Manifest:

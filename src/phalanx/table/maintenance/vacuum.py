@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from phalanx.errors import CommitConflict, InvalidArgument, PhalanxError, StorageFailure
+from phalanx.planning.formatting import format_count
 from phalanx.storage.cleanup.debris import Debris, LanceTable, find_debris
 from phalanx.storage.cleanup.expiry import (
     Expiry,
@@ -106,8 +107,9 @@ def vacuum(manifest: Manifest, older_than: timedelta, dry_run: bool) -> Vacuumed
     done = Vacuumed(snapshots, to_file_table(found), found.left_alone, dry_run)
     if not dry_run:
         _LOGGER.info(
-            "Vacuumed %s: %d snapshots expired, %d files with %d bytes removed",
-            *(manifest.root, len(snapshots), done.files.num_rows, done.bytes),
+            "Vacuumed %s: %s expired, %s with %d bytes removed",
+            *(manifest.root, format_count(len(snapshots), "snapshot")),
+            *(format_count(done.files.num_rows, "file"), done.bytes),
         )
     return done
 

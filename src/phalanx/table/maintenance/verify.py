@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +64,7 @@ DamageKind: TypeAlias = Literal[
     "index",
     "updates",
 ]
+_LOGGER = logging.getLogger("phalanx.table")
 _BEGINNING_OF_TIME = datetime.min.replace(tzinfo=UTC)
 
 
@@ -633,6 +635,7 @@ def set_checksums(load_manifest: Callable[[], Manifest], enabled: bool) -> int:
     now = load_manifest()
     if now.properties.checksums != enabled:
         write_properties(now, replace(now.properties, checksums=bool(enabled)))
+        _LOGGER.info("Turned checksums of %s %s", now.root, "on" if enabled else "off")
     if not enabled:
         return 0
 

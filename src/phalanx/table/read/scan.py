@@ -15,6 +15,7 @@ from phalanx.model.predicates.binding import bind_predicate
 from phalanx.model.predicates.predicate import TRUE, Predicate
 from phalanx.model.schema.rows import select_schema
 from phalanx.model.schema.schema import Schema
+from phalanx.planning.formatting import format_count
 from phalanx.planning.pruning.leaf_columns import list_leaf_versions
 from phalanx.planning.pruning.prune import prune
 from phalanx.planning.pruning.residual import refine_leaves
@@ -182,7 +183,10 @@ def plan_scan(state: TableState, predicate: Predicate) -> ScanPlan:
     if _LOGGER.isEnabledFor(logging.DEBUG):
         kept_count = sum(rows.num_rows for rows in leaves.values())
         total = state.total_partitions
-        _LOGGER.debug("Planned %s: %d of %d partitions", state.root, kept_count, total)
+        _LOGGER.debug(
+            "Planned a scan of %s: %d of %s",
+            *(state.root, kept_count, format_count(total, "partition")),
+        )
     return ScanPlan(
         root=state.root.uri,
         pruning=pruning,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import lance
 
 from phalanx.errors import PhalanxError
+from phalanx.planning.formatting import format_count
 from phalanx.storage.commit import head
 from phalanx.storage.commit.foreign_rows import check_foreign_columns, check_foreign_partition
 from phalanx.storage.commit.head import LeafVersion
@@ -25,6 +27,8 @@ from phalanx.storage.leaf import leaf
 from phalanx.storage.leaf.staging import count_changed_rows
 from phalanx.storage.manifest.manifest import Manifest
 from phalanx.table.transactions.strong_mode import load_head
+
+_LOGGER = logging.getLogger("phalanx.table")
 
 
 def keep(manifest: Manifest) -> list[str]:
@@ -75,6 +79,11 @@ def discard(manifest: Manifest) -> list[str]:
 
     retry_conflicts(attempt)
     publish(manifest, discarded)
+    if discarded:
+        _LOGGER.info(
+            "Discarded foreign writes to %s of %s",
+            *(format_count(len(discarded), "partition"), manifest.root),
+        )
     return list(discarded.values())
 
 

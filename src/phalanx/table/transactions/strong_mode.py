@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -32,6 +33,8 @@ from phalanx.storage.manifest.changes import change_properties, upgrade_columns
 from phalanx.storage.manifest.manifest import Manifest
 from phalanx.storage.manifest.partition_rows import build_spec_namespace_row
 from phalanx.storage.state.properties import LEAVING_STRONG
+
+_LOGGER = logging.getLogger("phalanx.table")
 
 
 def load_head(manifest: Manifest) -> tuple[Manifest, Head]:
@@ -264,9 +267,11 @@ def _leave_strong(manifest: Manifest, found: Head) -> Manifest:
         manifest.properties, mode="weak", pending=None, returns_to_weak=False
     )
     try:
-        return change_properties(manifest, properties)
+        manifest = change_properties(manifest, properties)
     except CommitConflict:
         return manifest.load_latest()
+    _LOGGER.info("Changed %s to weak mode", manifest.root)
+    return manifest
 
 
 def check_unpinned(manifest: Manifest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable
 
@@ -42,6 +43,7 @@ from phalanx.storage.manifest.partition_rows import build_partition_rows
 from phalanx.table.transactions.strong_mode import check_unpinned, load_head
 
 _FILE = "file://"
+_LOGGER = logging.getLogger("phalanx.table")
 
 
 def adopt(
@@ -80,7 +82,13 @@ def adopt(
         [found] = read_keys(key)
         return found
 
-    return retry_conflicts(attempt)
+    adopted_key = retry_conflicts(attempt)
+    _log_adoption(manifest, location, adopted_key)
+    return adopted_key
+
+
+def _log_adoption(manifest: Manifest, location: Location, key: PartitionKey) -> None:
+    _LOGGER.info("Adopted %s as partition %s of %s", location, key.values, manifest.root)
 
 
 def _location_in_manifest(root: Location, location: Location) -> str:
@@ -113,6 +121,7 @@ def _take_over(manifest: Manifest, object_id: str) -> PartitionKey:
     if not is_numbered:
         retry_conflicts(lambda: _renumber_listed(manifest.load_latest(), object_id, trusted))
     [key] = manifest.find_keys({object_id})
+    _log_adoption(manifest, location, key)
     return key
 
 

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, get_args
 
 from tenacity import (
+    RetryCallState,
     Retrying,
-    before_sleep_log,
     retry_if_exception_type,
     stop_after_attempt,
     wait_random_exponential,
@@ -304,10 +304,18 @@ def run_in_transaction(manifest: Manifest, statement: Statement) -> int:
         retry=retry_if_exception_type(RetryableConflict),
         wait=wait_random_exponential(multiplier=0.01, max=1),
         stop=stop_after_attempt(_MAX_ATTEMPTS),
-        before_sleep=before_sleep_log(_LOGGER, logging.DEBUG),
+        before_sleep=_log_retry,
         reraise=True,
     )
     return retrying(attempt)
+
+
+def _log_retry(state: RetryCallState) -> None:
+    wait = 0.0 if state.next_action is None else state.next_action.sleep
+    _LOGGER.debug(
+        "Another writer changed what attempt %d has read; retrying in %.3f s",
+        *(state.attempt_number, wait),
+    )
 
 
 def check_marker(marker: object) -> None:
