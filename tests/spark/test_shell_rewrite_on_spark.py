@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import phalanx
 from integration.shell import run_json
 from phalanx.spark.source import runner
-from phalanx.table.maintenance import rewrite as rewriting
+from phalanx.table.maintenance import group_tasks
 
 
 def test_files_are_rewritten_and_rows_moved(spark: SparkSession, uri: str) -> None:
@@ -32,7 +32,7 @@ def test_progress_is_reported_while_it_runs(
     spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A task for each group, and Spark is asked all the time.
-    monkeypatch.setattr(rewriting, "choose_task_bytes", lambda *_: 1)
+    monkeypatch.setattr(group_tasks, "choose_task_bytes", lambda *_: 1)
     monkeypatch.setattr(runner, "_POLL_SECONDS", 0.01)
     rows = pa.table({"k": list(range(24)), "n": list(range(24))})
     table = phalanx.create(uri, rows.schema, "k", transaction="strong")
